@@ -1,4 +1,4 @@
-//! Questions on the terminal, before what cannot be taken back.
+//! Asks at the terminal for confirmation before an action that cannot be undone.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
@@ -8,7 +8,8 @@ use leaf_segment::admin::TagAdminError;
 
 use crate::output;
 
-/// Whether somebody at a terminal says yes. Where there is none to ask, nobody does.
+/// Asks a question at the terminal; `true` if the answer is yes. Without a terminal the answer is
+/// no.
 pub(crate) fn sure(question: &str) -> bool {
     let (stdin, mut stderr) = (std::io::stdin(), std::io::stderr());
     if !stdin.is_terminal() || !stderr.is_terminal() {
@@ -23,10 +24,12 @@ pub(crate) fn sure(question: &str) -> bool {
     answered.is_ok() && ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str())
 }
 
-/// Does what `yes` confirms, or somebody at the terminal.
+/// Runs `act`. If `act` wants a confirmation that `yes` does not give, asks `question` at the
+/// terminal.
 ///
 /// # Errors
-/// [`ConfigError`] where nobody does: what it would mean, and `how` to confirm it; else those of `act`.
+/// [`ConfigError`] without a confirmation: it says why one is needed, and `how` to give it. Else
+/// the errors of `act`.
 pub(crate) async fn confirmed<T>(
     yes: bool,
     question: &str,

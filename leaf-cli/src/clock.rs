@@ -1,4 +1,4 @@
-//! `leaf clock accept`: ids that follow a clock which jumped ahead.
+//! `leaf clock accept`: lets ids follow a clock that jumped ahead.
 
 use anyhow::{Context as _, Result};
 use leaf_node::config::ConfigError;
@@ -11,7 +11,7 @@ use crate::cli::{Output, Servers};
 use crate::output;
 use crate::remote::{self, Asking};
 
-/// What a server says of its clock.
+/// The part of a server's status that is used here.
 #[derive(Deserialize)]
 struct Status {
     snowflake: Option<Flakes>,
@@ -29,17 +29,20 @@ struct Peer {
     clock_offset_ms: i64,
 }
 
-/// By how many milliseconds the ids' time is behind the clock.
+/// How many milliseconds the ids' clock is behind the wall clock, before the request and after it.
+/// Negative if the wall clock is behind by less than the tolerance; `None` while ids are stopped
+/// because it went back.
 #[derive(Serialize, Deserialize)]
 struct Followed {
     behind_ms_before: Option<i64>,
     behind_ms: Option<i64>,
 }
 
-/// Lets the ids of one server follow its clock, or tells what that would mean.
+/// Lets the ids of one server follow its clock. Unless `is_right`, changes nothing, and the error
+/// says by how much the clocks differ.
 ///
 /// # Errors
-/// [`ConfigError`] where it is not confirmed, or several servers are named; the server refuses, or does
+/// [`ConfigError`] unless `is_right`, or if several servers are named; the server refuses, or does
 /// not answer.
 pub(crate) async fn accept(servers: &Servers, is_right: bool, output: Output) -> Result<Done> {
     let named = remote::named(servers, remote::OPS)?;
@@ -79,7 +82,7 @@ fn describe(flakes: &Flakes) -> String {
     let peers: Vec<_> = flakes
         .peers
         .iter()
-        .map(|peer| format!("{} {:+} ms", peer.address, peer.clock_offset_ms))
+        .map(|peer| format!("{} {:+} ms", peer.address, peer.clock_offset_ms.saturating_neg()))
         .collect();
     let peers = if peers.is_empty() { "none answers".into() } else { peers.join(", ") };
     format!("{ids}; the clocks of other nodes against it: {peers}")

@@ -16,8 +16,9 @@ use crate::cli::Place;
 const PACKAGED_CONFIG: &str = "/etc/leaf";
 const PACKAGED_DATA: &str = "/var/lib/leaf";
 
-/// Reads files, environment and flags; without a file of its own, those of the packaged server. All sections are checked; only the server's secret files,
-/// which others may not read, are left alone.
+/// Reads the configuration from files, environment and flags. If no file is named or found, reads
+/// those of the packaged server. All sections are checked, but the server's secret files are not
+/// read: this user may lack the right.
 ///
 /// `--store` also drops `segment.shard`, since the patterns would send tags to stores that the
 /// caller did not name.

@@ -1,6 +1,6 @@
 //! `leaf context`: clusters by name, in the user's directory for configuration.
 //!
-//! Invariant: the token of a context is shown to the servers of that context alone.
+//! Invariant: the token of a context is sent only to the servers of that context.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use crate::cli::{Cli, Context, Output, Place};
 use crate::output::{self, Row};
 use crate::{Done, config, exit, remote};
 
-/// What the file holds.
+/// The contents of the file of contexts.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Contexts {
     #[serde(rename = "use")]
@@ -53,7 +53,8 @@ impl Row for Shown<'_> {
     }
 }
 
-/// Where the file is, if this user has a directory for it.
+/// The path of the file of contexts; `None` if neither XDG_CONFIG_HOME nor HOME is an absolute
+/// path.
 fn file() -> Option<PathBuf> {
     let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
     let directory = of("XDG_CONFIG_HOME").or_else(|| Some(of("HOME")?.join(".config")))?;
@@ -61,7 +62,7 @@ fn file() -> Option<PathBuf> {
 }
 
 impl Contexts {
-    /// Those of the file; none where there is no file.
+    /// Reads the contexts from the file. Without a file that this user can read, there are none.
     fn read() -> Result<Self> {
         let Some(file) = file() else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&file) {
@@ -162,7 +163,8 @@ pub(crate) fn run(command: Context, place: &Place, output: Output) -> Result<Don
     Ok(String::new().into())
 }
 
-/// The server of this host, where the configuration has it.
+/// The URL of this host's server: where, by the configuration, it listens for requests for ids or
+/// for administration.
 fn of_this_host(config: &Config, is_for_ids: bool) -> String {
     let (mut listen, tls) = match is_for_ids {
         true => (config.http.listen, config.http.tls),
@@ -186,11 +188,12 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
-/// Fills in what the context says and neither the command line nor the environment does. Without a context the
-/// server is that of the configuration.
+/// Fills in from the context what neither the command line nor the environment gives. Without a
+/// context, the server is the one of the configuration.
 ///
 /// # Errors
-/// There is no such context; the file cannot be read; it is not clear where the command is to work.
+/// There is no such context; the file cannot be read; it is ambiguous whether the command is for a
+/// server or for a store.
 pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
     let all = Contexts::read()?;
     let name = cli.context.as_ref().or(all.used.as_ref());
@@ -207,7 +210,7 @@ pub(crate) fn fill_in(cli: &mut Cli) -> Result<()> {
     Ok(())
 }
 
-/// Fills in which servers a command asks that is about servers.
+/// Fills in the servers of a command that asks servers, such as `leaf status`.
 fn name_servers(cli: &mut Cli, cluster: Option<&Cluster>) {
     let Some((servers, is_for_ids)) = cli.command.servers() else { return };
     if !servers.server.is_empty() || is_set("LEAF_SERVER") {
@@ -230,8 +233,9 @@ fn name_servers(cli: &mut Cli, cluster: Option<&Cluster>) {
     }
 }
 
-/// Decides whether a server runs the command in place of this program, and which one. A store or a context that the
-/// command line names outranks LEAF_SERVER, which may be set for `leaf status` only.
+/// Decides whether a server runs the command in place of this program, and which server. A store or
+/// a context on the command line outranks LEAF_SERVER, which may have been set only for
+/// `leaf status`.
 ///
 /// # Errors
 /// [`ConfigError`]: both a server and a store are named; a token without a server; a command that needs the store

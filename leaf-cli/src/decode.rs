@@ -2,8 +2,9 @@
 
 use anyhow::{Result, bail};
 use jiff::Timestamp;
-use leaf_core::{Id, TextForm};
+use leaf_core::Id;
 use leaf_node::config::Config;
+use leaf_shape::TextForm;
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -16,7 +17,7 @@ struct Decoded {
     id: String,
     /// The start of the id's tick, Unix milliseconds.
     timestamp_ms: String,
-    /// That moment as a date and a time of day in UTC; `-` beyond the calendar's end.
+    /// The timestamp as a date and a time of day in UTC; `-` beyond the calendar's end.
     time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     datacenter: Option<u32>,
@@ -27,15 +28,15 @@ struct Decoded {
     forms: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Decodes an id of the configured layout, in this form or in one that its length tells, else in
-/// digits.
+/// Decodes a snowflake id by the configured layout. Without `form`, a decimal number is read as the
+/// id itself, and the length of any other text tells its form.
 ///
 /// Works offline: the layout is in the configuration, and neither a store nor a registry is asked.
 /// An id of a tag is decoded by [`tag::decode`](crate::tag::decode).
 ///
 /// # Errors
-/// The text is no id in any form, or the id has bits outside the configured layout: it comes from
-/// another generator, or the layout was changed since.
+/// The text is not an id in any form, or the id has bits outside the configured layout: it comes
+/// from another generator, or the layout has changed since.
 pub(crate) fn run(
     config: &Config,
     text: &str,

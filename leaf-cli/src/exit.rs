@@ -1,23 +1,23 @@
-//! Exit codes: by them a script tells what has happened, as docs/cli.md lists them.
+//! Exit codes, which tell scripts what has happened; docs/cli.md lists them.
 
 use leaf_node::config::ConfigError;
 use leaf_segment::admin::TagAdminError;
-use leaf_segment::meaning::TagIdError;
+use leaf_segment::admin::TagIdError;
 use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{RegistryError, RegistryErrorKind};
 
-/// It could not be done, or not wholly.
+/// The command failed, or did only a part of its work.
 pub(crate) const FAILED: u8 = 1;
 /// The command line or the configuration is wrong, or the command was not confirmed.
 pub(crate) const USAGE: u8 = 2;
-/// What it is about does not exist.
+/// The tag, worker id or other object of the command does not exist.
 pub(crate) const NOT_FOUND: u8 = 3;
 /// The store, the registry or the server does not answer.
 pub(crate) const UNREACHABLE: u8 = 4;
-/// The caller may not do it.
+/// The caller does not have the permission.
 pub(crate) const NOT_PERMITTED: u8 = 5;
 
-/// The word for a code, which never changes.
+/// The word for an exit code in JSON errors. The words never change.
 pub(crate) const fn word(code: u8) -> &'static str {
     match code {
         USAGE => "usage",
@@ -28,7 +28,7 @@ pub(crate) const fn word(code: u8) -> &'static str {
     }
 }
 
-/// An error with the code that it ends with.
+/// An error with the exit code of the program.
 #[derive(Debug)]
 struct Coded(u8, anyhow::Error);
 
@@ -40,12 +40,12 @@ impl std::fmt::Display for Coded {
 
 impl std::error::Error for Coded {}
 
-/// An error that ends with this code.
+/// Attaches an exit code to an error.
 pub(crate) fn with(code: u8, error: anyhow::Error) -> anyhow::Error {
     Coded(code, error).into()
 }
 
-/// The code that an error ends with.
+/// The exit code for an error.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
     let of_store = |error: &StoreError| match error.kind() {
         StoreErrorKind::UnknownTag => NOT_FOUND,

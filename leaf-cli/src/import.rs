@@ -1,4 +1,4 @@
-//! `leaf import`: tags that go on above ids that something else has handed out.
+//! `leaf import`: makes tags that continue above the ids that another system has issued.
 //!
 //! Invariant: the first id of a tag is above every id that the source names, and nothing is made without
 //! `--apply`. A tag that exists is left alone.
@@ -23,14 +23,14 @@ use crate::{Done, bench, tag};
 
 /// The largest file that is read.
 const LARGEST: u64 = 64 * 1024 * 1024;
-/// How many ids are skipped where rows may be added until the tag is made.
+/// How many ids are skipped by default if rows may still be added until the tag is made.
 const GAP: u32 = 1000;
 /// Fields of `leaf tag list` and of a Java Leaf's table that say nothing about a new tag.
 const IGNORED: [&str; 5] = ["store", "key", "update_time", "member_of", "sealed"];
-/// Fields that `leaf tag set` and `leaf tag create` are for.
+/// Fields that are refused here, because `leaf tag set` or `leaf tag create` sets them.
 const NOT_HERE: [&str; 5] = ["enabled", "min_step", "max_step", "max_take", "family"];
 
-/// What became of a tag, or would.
+/// The result for one tag; without `--apply`, what it would be.
 #[derive(Debug, Serialize)]
 struct Imported {
     tag: String,
@@ -64,10 +64,10 @@ struct Wanted {
     spec: Result<TagSpec>,
 }
 
-/// Reads the source, and makes its tags where that is confirmed.
+/// Reads the source, and makes its tags if `--apply` is given.
 ///
 /// # Errors
-/// [`ConfigError`]; the source cannot be read. What is wrong with one tag is told with it.
+/// [`ConfigError`]; the source cannot be read. An error of one tag is in the row of that tag.
 pub(crate) async fn run(stores: &Stores, from: Import, output: Output) -> Result<Done> {
     let (wanted, apply) = match from {
         Import::File { file, how } => (of_file(&file, &how)?, how.apply),
@@ -218,7 +218,7 @@ fn read_csv(text: &str) -> Result<Vec<Map<String, Value>>> {
     Ok(reader.records().map(|record| record.map(row)).collect::<Result<_, _>>()?)
 }
 
-/// A tag as a row of a file has it.
+/// Reads a tag from a row of a file.
 fn wanted(mut row: Map<String, Value>, how: &HowImported) -> Wanted {
     row.retain(|_, value| !value.is_null());
     let name = row.remove("tag").or_else(|| row.remove("biz_tag"));
@@ -230,6 +230,12 @@ fn spec(mut row: Map<String, Value>, how: &HowImported) -> Result<TagSpec> {
     if row.get("sealed").is_some_and(|it| it == true || it == "true") {
         return Err(anyhow!(
             "sealed: it was moved, or is being moved, from where this file was written"
+        ));
+    }
+    if row.contains_key("reopened") {
+        return Err(anyhow!(
+            "reopened: what a wrong clock issued of its later periods could come again; it goes on where it is, or make a \
+             tag of another name"
         ));
     }
     for name in IGNORED {
@@ -248,7 +254,7 @@ fn spec(mut row: Map<String, Value>, how: &HowImported) -> Result<TagSpec> {
     let first = first.checked_add(i64::from(how.gap.unwrap_or(0)));
     let order = field(&mut row, "order")?;
     let step: Option<i64> = field(&mut row, "step")?;
-    let is_strict = order == Some(leaf_segment::meaning::Order::Strict);
+    let is_strict = order == Some(leaf_shape::Order::Strict);
     let step = step.or_else(|| (!is_strict).then_some(how.step.into()));
     let spec = TagSpec {
         step: step.map(tag::size).transpose()?,

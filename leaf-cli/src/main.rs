@@ -1,8 +1,9 @@
 //! `leaf`: the command line for the administration of Leaf.
 //!
-//! `status`, `next`, `clock accept` and `bench` ask servers, `worker run` runs another program; all else works straight on
-//! the configured store or registry, or, where `through.rs` has it, through a server. It holds no id logic. Exit codes: 0
-//! done, else see `exit.rs`.
+//! `status`, `next`, `clock accept` and `bench` send requests to servers, `worker run` runs another
+//! program. All other commands work directly on the configured store or registry, or through a
+//! server if `through.rs` supports it. The program holds no id logic. Exit code 0 means done;
+//! `exit.rs` has the others.
 //!
 //! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's
 //! configuration, `stores.rs` opens the stores of tags, and one file per command does the work. A
@@ -42,10 +43,10 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use cli::{Command, Output, Place, Worker};
-use leaf_core::TextForm;
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_registry::RegistryOptions;
+use leaf_shape::TextForm;
 use stores::Stores;
 use through::Server;
 use tracing_subscriber::EnvFilter;
@@ -98,14 +99,7 @@ fn main() -> ExitCode {
 
 /// Does what the command line asks for.
 async fn work(mut cli: cli::Cli) -> anyhow::Result<Done> {
-    // These must not depend on what a file of this user says.
-    if !matches!(
-        cli.command,
-        Command::Context { .. }
-            | Command::Completions { .. }
-            | Command::Man { .. }
-            | Command::Worker { command: Worker::Exec { .. } | Worker::Guard, .. }
-    ) {
+    if cli.command.follows_context() {
         context::fill_in(&mut cli)?;
     }
     let (place, output) = (&cli.place, cli.output);
@@ -175,7 +169,7 @@ async fn decode_id(
     }
 }
 
-/// Looks at the stores of one data centre, or at those of several.
+/// Runs `leaf doctor` on the stores of one data centre, or compares those of several.
 async fn examine(place: &Place, output: Output) -> anyhow::Result<Done> {
     let mut centres = Vec::new();
     for place in place.each() {
@@ -188,7 +182,7 @@ async fn examine(place: &Place, output: Output) -> anyhow::Result<Done> {
     done
 }
 
-/// A command on worker ids, of the servers or of the programs of a namespace.
+/// Runs a command on worker ids: those of the servers, or with a namespace those of its programs.
 async fn worker_ids(
     place: &Place,
     namespace: Option<String>,
@@ -248,7 +242,7 @@ async fn traffic_rules(
     with_stores(place, async |stores| traffic::run(stores, act, dry, output).await).await
 }
 
-/// What is said of a `leaf worker run` whose namespace is missing.
+/// The error for `leaf worker run` without a namespace.
 const WITHOUT_NAMESPACE: &str = "--namespace: name the program whose instances share worker ids, the same on all hosts, like `leaf worker run \
      --namespace orders -- java -jar orders.jar`";
 
@@ -270,21 +264,21 @@ async fn with_stores(
     done
 }
 
-/// What a command has to say.
+/// The result of a command.
 ///
-/// Both can be there: a list of tags of which one store could not be read prints what it has, says
-/// what is missing, and ends with exit code 1.
+/// It can have both text and trouble: if one store cannot be read, a list of tags prints those of
+/// the other stores, names that store as the trouble, and ends with exit code 1.
 struct Done {
     /// On standard output.
     text: String,
-    /// What it could not do of its work, or found.
+    /// What the command could not do, or the problem that it found.
     trouble: Option<anyhow::Error>,
     /// The exit code where there is no trouble.
     code: u8,
 }
 
 impl Done {
-    /// It is done but for the trouble, if any.
+    /// A result with this trouble, if there is any.
     fn but(text: String, trouble: Option<anyhow::Error>) -> Self {
         Self { text, trouble, code: 0 }
     }
@@ -296,14 +290,14 @@ impl From<String> for Done {
     }
 }
 
-/// Prints an error with the hint for operators that belongs to it, as `leaf-server` does; the exit code
-/// goes by what it is.
+/// Prints an error with its hint for operators, as `leaf-server` does. Returns the exit code for
+/// the error.
 fn fail(error: &anyhow::Error, output: Output) -> ExitCode {
     let hint = hints::of(error.as_ref());
     tell(&format!("{error:#}"), hint, exit::code(error), output == Output::Json)
 }
 
-/// An error and what to do, as JSON for programs; the exit code.
+/// Prints an error and its hint, as JSON if `json` is set. Returns the exit code.
 fn tell(text: &str, hint: Option<&str>, code: u8, json: bool) -> ExitCode {
     if json {
         let error = serde_json::json!({ "code": exit::word(code), "message": text, "hint": hint });
@@ -314,7 +308,7 @@ fn tell(text: &str, hint: Option<&str>, code: u8, json: bool) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// One line on standard error, if it can be written.
+/// Prints one line on standard error, if that can be written.
 fn complain(text: &dyn std::fmt::Display) {
     let text = output::printable(&text.to_string());
     let _ = stderr::Stderr.write_all(format!("leaf: {text}\n").as_bytes());

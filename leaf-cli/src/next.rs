@@ -9,13 +9,13 @@ use crate::cli::{NextIds, Output, Servers};
 use crate::remote::{self, Asking, encoded};
 use crate::{Done, output};
 
-/// What a server answers, and what is shown.
+/// The ids, as a server sends them and as JSON shows them.
 #[derive(Serialize, Deserialize)]
 struct Ids {
     ids: Vec<String>,
 }
 
-/// Takes ids: one a line.
+/// Takes ids from a server, and returns them with one on each line.
 ///
 /// # Errors
 /// No server hands out any.

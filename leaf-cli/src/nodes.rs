@@ -1,11 +1,12 @@
-//! The live nodes of the registry, asked over HTTP for what only they know.
+//! Asks the live nodes of the registry over HTTP for their keys and clocks.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use leaf_core::{Clock as _, KeyId, Tag};
+use leaf_core::{Clock as _, Tag};
 use leaf_node::config::Config;
 use leaf_node::tls::PeerConnector;
+use leaf_shape::keys::KeyId;
 use leaf_snowflake::{Registry, SystemClock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
@@ -21,9 +22,9 @@ const LARGEST: u64 = 64 * 1024;
 /// The most nodes whose clocks are read.
 const MOST: usize = 64;
 
-/// Refuses unless this key is the newest that every live node has for the tag: a node without it
-/// would stop to serve the tag. One that does not serve the tag now is passed over. Nobody is asked
-/// where nodes do not share a registry.
+/// Fails unless `key` is the newest key of every live node for the tag: a node without it would
+/// stop serving the tag. Nodes that do not serve the tag are skipped. If nodes share no registry,
+/// or make no snowflake ids, none is asked.
 pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<()> {
     if !config.snowflake.enabled || config.registry().is_in_state_file() {
         return Ok(());
@@ -61,8 +62,8 @@ pub(crate) async fn have_key(config: &Config, tag: &Tag, key: KeyId) -> Result<(
     )
 }
 
-/// The newest key that a node has for a tag, as `GET /v1/segments/{tag}` tells it; `None` where it
-/// does not serve the tag.
+/// A node's newest key for a tag, as shown by `GET /v1/segments/{tag}`; `None` if the node does not
+/// serve the tag.
 async fn newest_key(connector: &PeerConnector, address: &str, tag: &Tag) -> Result<Option<String>> {
     let tag = encoded(tag.as_str());
     let body = match fetch(connector, address, &format!("/v1/segments/{tag}")).await? {
@@ -83,32 +84,34 @@ pub(crate) struct NodeClock {
     pub(crate) node: String,
     /// This clock minus the node's.
     pub(crate) offset_ms: i64,
-    /// How wrong that may be in either direction.
+    /// How far off `offset_ms` may be, in either direction.
     uncertainty: Duration,
 }
 
 impl NodeClock {
-    /// By how much it differs for certain.
+    /// The least by which the two clocks differ, given the uncertainty.
     pub(crate) fn differs_by(&self) -> Duration {
         Duration::from_millis(self.offset_ms.unsigned_abs()).saturating_sub(self.uncertainty)
     }
 }
 
-/// The clocks of up to 64 live nodes of a registry, and how many did not tell theirs.
+/// The clocks of up to 64 live nodes of a registry, and the number of those nodes that did not tell
+/// their clock.
 ///
 /// # Errors
-/// The registry does not tell which nodes are alive.
+/// The live nodes cannot be read from the registry.
 pub(crate) async fn clocks(
     config: &Config,
     registry: &Registry,
 ) -> Result<(Vec<NodeClock>, usize)> {
     let peers = tokio::time::timeout(PATIENCE, registry.peers()).await;
     let peers = peers.context("no answer from the registry").and_then(|peers| Ok(peers?));
-    let peers = peers.context("which nodes are alive is not known")?;
+    let mut peers = peers.context("which nodes are alive is not known")?;
+    peers.truncate(MOST);
     let all = peers.len();
     let connector = PeerConnector::new(config)?;
     let mut asked = JoinSet::new();
-    for peer in peers.into_iter().take(MOST) {
+    for peer in peers {
         let connector = connector.clone();
         asked.spawn(async move {
             let clock = clock(&connector, peer.address.as_str());
@@ -122,7 +125,7 @@ pub(crate) async fn clocks(
     Ok((clocks, silent))
 }
 
-/// This host's clock minus that of a node, in milliseconds, and how wrong that may be.
+/// This host's clock minus that of a node, in milliseconds, and the uncertainty of this difference.
 async fn clock(connector: &PeerConnector, address: &str) -> Result<(i64, Duration)> {
     let asked = Instant::now();
     let (_, body) = fetch(connector, address, "/clock").await?;

@@ -1,7 +1,7 @@
-//! Results, as a table or as JSON.
+//! Results, as a table, as JSON or as CSV.
 //!
-//! Whatever the command, a result is a value that serializes; a table is one way to show it, so
-//! that scripts get the same fields as people.
+//! The result of every command is a value that serializes, and a table is only one way to show it.
+//! So scripts get the same fields as people.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(crate) trait Row: Serialize {
     fn cells(&self) -> Vec<String>;
 }
 
-/// Several results: a table, or a JSON list.
+/// Formats several results.
 pub(crate) fn rows<R: Row>(rows: &[R], output: Output) -> String {
     match output {
         Output::Json => json(&rows),
@@ -46,7 +46,7 @@ pub(crate) fn rows<R: Row>(rows: &[R], output: Output) -> String {
     }
 }
 
-/// One result: its text, or a JSON object.
+/// Formats one result; a table is replaced by `text`.
 pub(crate) fn one(value: &impl Serialize, text: String, output: Output) -> String {
     match output {
         Output::Json => json(value),
@@ -55,7 +55,8 @@ pub(crate) fn one(value: &impl Serialize, text: String, output: Output) -> Strin
     }
 }
 
-/// A line for each result, behind one with the names of its fields; objects and lists in JSON.
+/// Formats results as CSV: a line with the names of the fields, then a line for each result.
+/// Objects and lists are written as JSON.
 pub(crate) fn csv(rows: &[impl Serialize]) -> String {
     let object = |row| match serde_json::to_value(row) {
         Ok(Value::Object(fields)) => fields,
@@ -84,10 +85,10 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-/// What others wrote into a database must not steer the terminal: neither its control characters
-/// nor those that turn the direction of text.
+/// Replaces characters with which a text from a database could control the terminal: control
+/// characters, and those that change the direction of text. Each becomes U+FFFD.
 ///
-/// Each such character becomes U+FFFD. JSON is for programs and left as it is.
+/// JSON is for programs, and stays unchanged.
 pub(crate) fn printable(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()

@@ -1,14 +1,14 @@
 //! Whether two stores can issue the same id of a tag.
 
 use leaf_segment::TagRecord;
-use leaf_segment::meaning::{Interleave, Shape};
+use leaf_shape::{Interleave, Shape};
 
-/// Why the ids of a tag in two stores can meet, for people; `None` where they cannot.
+/// Explains why two stores can issue the same id of a tag; `None` if they cannot.
 ///
-/// Two ways keep stores apart: remainders (`interleave:0/2` and `interleave:1/2`) and slices of the
-/// range of numbers (`0/2` and `1/2`). Scrambled ids of one size fill the same range whatever the
-/// key is: nothing keeps those of two stores apart. A record that cannot be read counts as one that
-/// meets.
+/// Two settings keep the ids of stores apart: remainders (`interleave:0/2` and `interleave:1/2`)
+/// and slices of the range of numbers (`0/2` and `1/2`). Nothing keeps scrambled ids of one size
+/// apart: they fill the same range, whatever the key is. A record that cannot be read counts as an
+/// overlap.
 pub(crate) fn between(one: &TagRecord, other: &TagRecord) -> Option<String> {
     let (Ok(a), Ok(b)) = (&one.meaning, &other.meaning) else {
         return Some("its meaning is not known here in one of them".into());
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use leaf_core::{Step, Tag};
     use leaf_segment::admin::TagSpec;
-    use leaf_segment::meaning::KeyRing;
+    use leaf_shape::keys::KeyRing;
 
     fn record(shape: &str, slice: Option<&str>) -> TagRecord {
         let keys = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";

@@ -24,7 +24,8 @@ use serde_json::Value;
 use crate::cli::Servers;
 use crate::exit;
 
-/// How long an answer may take, and that to a change: longer than a server itself waits for its stores.
+/// Time limits for the answer to a read, and to a change: longer than a server itself waits for its
+/// stores.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(25);
 /// The time limit for opening a connection. A request whose connection was not opened has not reached the server.
@@ -39,13 +40,13 @@ pub(crate) const IDS: u16 = 8080;
 /// The port of health and administration where a URL names none.
 pub(crate) const OPS: u16 = 8081;
 
-/// Asks servers.
+/// Sends requests to servers, with the token.
 pub(crate) struct Asking {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     token: Option<HeaderValue>,
 }
 
-/// What a server says of a request that it refuses (RFC 9457).
+/// A server's error response (RFC 9457).
 #[derive(serde::Deserialize)]
 struct Problem {
     #[serde(default)]
@@ -56,7 +57,7 @@ struct Problem {
 /// Why a request failed.
 struct Refused {
     error: anyhow::Error,
-    /// No connection was made: the server has done nothing for certain.
+    /// No connection was made, so the server has certainly done nothing.
     is_unreached: bool,
 }
 
@@ -102,15 +103,15 @@ impl Asking {
         })
     }
 
-    /// What a server answers to `GET`, as JSON.
+    /// Sends a `GET` request, and parses the JSON answer.
     ///
     /// # Errors
-    /// It does not answer, or refuses; the exit code goes by which.
+    /// The server does not answer, or refuses the request; the exit code depends on which.
     pub(crate) async fn get<T: DeserializeOwned>(&self, server: &Uri, path: &str) -> Result<T> {
         self.ask(Method::GET, server, path, None).await.map_err(|refused| refused.error)
     }
 
-    /// What a server answers to `POST` of a body in JSON.
+    /// Sends a `POST` request with a JSON body, and parses the JSON answer.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -123,10 +124,11 @@ impl Asking {
         self.ask(Method::POST, server, path, Some(body)).await.map_err(|refused| refused.error)
     }
 
-    /// What the first server answers that can be reached.
+    /// Sends a request to the servers in turn, and returns the first answer. A change goes to the
+    /// next server only if the one before was not reached.
     ///
     /// # Errors
-    /// None can be; else as [`Self::get`].
+    /// No server can be reached; else as [`Self::get`].
     pub(crate) async fn first<T: DeserializeOwned>(
         &self,
         servers: &[Uri],
@@ -171,7 +173,7 @@ impl Asking {
         Ok(answer?)
     }
 
-    /// Sends a request over a connection of its own; the answer's status and body.
+    /// Sends a request over a new connection, and returns the answer's status and body.
     async fn send(
         &self,
         method: Method,
@@ -218,7 +220,7 @@ impl Asking {
     }
 }
 
-/// Why a server does not do what it was asked for, with the exit code that tells it.
+/// Converts an error response into an error with the matching exit code.
 fn refusal(server: &Uri, status: StatusCode, body: &[u8]) -> anyhow::Error {
     let problem: Option<Problem> = serde_json::from_slice(body).ok();
     let word = problem.as_ref().and_then(|problem| problem.r#type.rsplit(':').next());
@@ -252,15 +254,17 @@ fn refusal(server: &Uri, status: StatusCode, body: &[u8]) -> anyhow::Error {
     exit::with(code, anyhow!("{server}: {told}{hint}"))
 }
 
-/// A word in a path or a query: all is escaped but what never needs it (RFC 3986, section 2.3).
+/// Escapes a word for a path or a query: all characters but the unreserved ones (RFC 3986, section
+/// 2.3).
 pub(crate) fn encoded(word: &str) -> impl std::fmt::Display {
     utf8_percent_encode(word, ESCAPED)
 }
 
-/// The token of a file, else that of LEAF_TOKEN, if there is one.
+/// Reads the token from the file or, without a file, from LEAF_TOKEN.
 ///
 /// # Errors
-/// The file cannot be read, or the token has characters that none has. The text does not repeat it.
+/// The file cannot be read, or the token has characters that no token may have. The error does not
+/// contain the token.
 pub(crate) fn token(file: Option<&Path>) -> Result<Option<String>, ConfigError> {
     let token = match file {
         Some(file) => Some(read_token(file)?),
@@ -273,7 +277,7 @@ pub(crate) fn token(file: Option<&Path>) -> Result<Option<String>, ConfigError> 
     Ok(token)
 }
 
-/// The token of a file: the first word of it.
+/// Reads the token from a file: the first word in it.
 fn read_token(file: &Path) -> Result<String, ConfigError> {
     let refuse = |why: &dyn std::fmt::Display| {
         ConfigError::new(format!("--token-file: {}: {why}", file.display()))
@@ -283,10 +287,11 @@ fn read_token(file: &Path) -> Result<String, ConfigError> {
     Ok(token.to_owned())
 }
 
-/// The servers that are named, or the one of this host; where no port is given, it is `port`.
+/// The URLs of the servers that the options or LEAF_SERVER name, else that of this host. `port` is
+/// added to a URL without a port.
 ///
 /// # Errors
-/// [`ConfigError`]: one is no URL. Its text repeats no password.
+/// [`ConfigError`]: one of the names is not a URL. The text contains no password.
 pub(crate) fn named(servers: &Servers, port: u16) -> Result<Vec<Uri>, ConfigError> {
     let mut named = servers.server.clone();
     if named.is_empty() {

@@ -1,7 +1,7 @@
-//! `leaf shards`: which of the configured stores each of them believes to be.
+//! `leaf shards`: which place among the configured stores each of them remembers.
 //!
 //! Invariant: `--apply` writes nothing while a tag is open in a store to which the configuration
-//! does not send it: servers would look for it in another one.
+//! does not send it, since servers would look for the tag in another store.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,9 @@ use anyhow::{Result, bail};
 use comfy_table::CellAlignment::{self, Left};
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
+use leaf_node::{ShardMemory, ShardMemoryError};
 use leaf_registry::Note;
 use leaf_segment::StoreError;
-use leaf_segment::shards::{ShardMemory, ShardMemoryError};
 use leaf_segment::store::MOST_RECORDS;
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ impl Row for Shown {
     }
 }
 
-/// What is doubtful about a configured store's place.
+/// Warnings about the place that a configured store remembers.
 pub(crate) async fn doubts(store: &Store) -> Result<Vec<String>, StoreError> {
     let Some(place) = &store.place else { return Ok(Vec::new()) };
     let memory = leaf_node::check_place(&*store.open.admin, place).await?;
@@ -93,7 +93,8 @@ pub(crate) async fn run(stores: &Stores, apply: bool, output: Output) -> Result<
     Ok((output::rows(&rows, output) + &told).into())
 }
 
-/// What a store remembers; nothing where the text is damaged, which is written anew.
+/// Reads what a store remembers. `None` if it remembers nothing, or if the text is damaged: then it
+/// may be overwritten.
 fn known(text: Option<&str>) -> Result<Option<ShardMemory>, ShardMemoryError> {
     match text.map(ShardMemory::decode).transpose() {
         Err(ShardMemoryError::Damaged(_)) => Ok(None),
@@ -101,8 +102,9 @@ fn known(text: Option<&str>) -> Result<Option<ShardMemory>, ShardMemoryError> {
     }
 }
 
-/// Whether every store has its place as the newest one, so that the former places can go. After a run
-/// that reached some of the stores only, the next one does what that one should have done.
+/// Whether every store remembers its configured place as the newest one: then the former places can
+/// be removed. `false` after a run that reached only some of the stores, so that the next run
+/// completes it first.
 fn ends_the_change(stores: &Stores, before: &[Option<String>]) -> Result<bool> {
     for (store, before) in stores.shards.iter().zip(before) {
         let known = known(before.as_deref())?;
@@ -113,8 +115,8 @@ fn ends_the_change(stores: &Stores, before: &[Option<String>]) -> Result<bool> {
     Ok(true)
 }
 
-/// Writes a store's place beside the former one or, at the `end` of a change, alone; tells what that
-/// means.
+/// Writes a store's place: beside the former one or, at the `end` of a change, alone. Returns a
+/// text that says what this means.
 async fn remember(store: &Store, before: &mut Option<String>, end: bool) -> Result<&'static str> {
     let Some(place) = store.place.clone() else { bail!("{} has no place", store.url) };
     let after = match known(before.as_deref())? {
@@ -137,7 +139,7 @@ async fn remember(store: &Store, before: &mut Option<String>, end: bool) -> Resu
     Ok(told)
 }
 
-/// Refuses tags that are open in a store to which the configuration does not send them.
+/// Fails if a tag is open in a store to which the configuration does not send it.
 async fn refuse_strays(stores: &Stores) -> Result<()> {
     let (mut count, mut some) = (0_usize, Vec::new());
     for store in stores.shards.iter() {

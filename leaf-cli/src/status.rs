@@ -15,10 +15,10 @@ use crate::output::{self, Row};
 use crate::remote::{self, Asking};
 use crate::{Done, exit};
 
-/// How far two looks are apart, by which rates are told.
+/// The time between two requests to a server, from which rates are calculated.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// What a server says of itself: what is used of it here.
+/// The part of a server's status that is used here.
 #[derive(Debug, Clone, Deserialize)]
 struct Status {
     version: String,
@@ -66,15 +66,16 @@ struct Shown {
     reason: Option<String>,
     /// Ids of segments in a second.
     segment_rate: Option<f64>,
-    /// For how many seconds its stock lasts at that rate; `null` where nothing is asked for.
+    /// How many seconds its stock lasts at that rate; `null` if no ids are taken.
     stock_s: Option<f64>,
     /// Snowflake ids in a second.
     snowflake_rate: Option<f64>,
     worker: Option<u32>,
-    /// In how many seconds ids stop without the state file, and without the registry.
+    /// How many seconds ids still last: `local` if the state file cannot be written any more,
+    /// `registry` if the registry does not answer any more.
     local_ceiling_s: Option<f64>,
     registry_ceiling_s: Option<f64>,
-    /// Its clock minus the middle of the other nodes' clocks, in ms.
+    /// Its clock minus that of another node, in ms: the median over all other nodes.
     clock_ms: Option<i64>,
 }
 
@@ -111,7 +112,7 @@ impl Row for Shown {
     }
 }
 
-/// Seconds as people say them.
+/// Formats a number of seconds for people, like `5 min`.
 fn span(seconds: f64) -> String {
     match seconds.abs() {
         all if all < 120.0 => format!("{seconds:.0} s"),
@@ -121,7 +122,7 @@ fn span(seconds: f64) -> String {
     }
 }
 
-/// What each server said, and when.
+/// The answers of all servers, each with the time when it came.
 type Look = Vec<(hyper::Uri, Result<Status>, Instant)>;
 
 /// Shows all servers; with `watch` every second, until it is interrupted.
@@ -151,7 +152,27 @@ pub(crate) async fn run(servers: &Servers, watch: bool, output: Output) -> Resul
     }
 }
 
-/// Asks all servers at the same time; in the order in which they were named.
+impl Shown {
+    /// A server that did not answer.
+    fn without_answer(server: String, reason: String) -> Self {
+        Self {
+            server,
+            name: String::new(),
+            version: String::new(),
+            state: "no answer".to_owned(),
+            reason: Some(reason),
+            segment_rate: None,
+            stock_s: None,
+            snowflake_rate: None,
+            worker: None,
+            local_ceiling_s: None,
+            registry_ceiling_s: None,
+            clock_ms: None,
+        }
+    }
+}
+
+/// Asks all servers at the same time. The answers are in the order in which the servers were named.
 async fn look(asking: &std::sync::Arc<Asking>, servers: &[hyper::Uri]) -> Look {
     let mut asked = JoinSet::new();
     for (at, server) in servers.iter().enumerate() {
@@ -177,24 +198,7 @@ fn row(
     let address = server.authority().map_or_else(String::new, ToString::to_string);
     let status = match now {
         Ok(status) => status,
-        Err(error) => {
-            let reason = Some(format!("{error:#}"));
-            let nothing = String::new;
-            return Shown {
-                server: address,
-                name: nothing(),
-                version: nothing(),
-                state: "no answer".to_owned(),
-                reason,
-                segment_rate: None,
-                stock_s: None,
-                snowflake_rate: None,
-                worker: None,
-                local_ceiling_s: None,
-                registry_ceiling_s: None,
-                clock_ms: None,
-            };
-        }
+        Err(error) => return Shown::without_answer(address, format!("{error:#}")),
     };
     let seconds = at.duration_since(*before_at).as_secs_f64().max(0.001);
     // A process that was started meanwhile counts from 0 again.
@@ -267,7 +271,7 @@ fn notes(rows: &[Shown], now: &Look, output: Output) -> String {
     text
 }
 
-/// The worst that a server said.
+/// The worst problem: a server that did not answer, else one that is not ready.
 fn trouble(now: Look) -> Option<anyhow::Error> {
     let mut not_ready = None;
     for (server, status, _) in now {

@@ -1,7 +1,7 @@
 //! Standard error, which may be a pipe that nobody reads.
 //!
-//! A command that is over in a moment waits until it can write. One that keeps a lease must not: after
-//! [`detach`] a thread writes, and what it cannot take any more is dropped.
+//! A short command waits until it can write. A command that holds a lease must not wait: after
+//! [`detach`] a thread does the writing, and texts that do not fit into its queue are dropped.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-/// How many texts wait for a reader.
+/// The most texts that may wait to be written.
 const MOST: usize = 256;
-/// How long the end of a program waits for one.
+/// How long the end of the program waits for texts to be written.
 const LAST: Duration = Duration::from_millis(500);
 
 static WRITER: OnceLock<SyncSender<Vec<u8>>> = OnceLock::new();
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets a thread write from now on.
+/// Starts a thread that does all writing from now on.
 ///
 /// # Errors
-/// The system gave no thread.
+/// The thread cannot be started.
 pub(crate) fn detach() -> std::io::Result<()> {
     let (texts, to_write) = sync_channel::<Vec<u8>>(MOST);
     std::thread::Builder::new().name("stderr".into()).spawn(move || {
@@ -35,7 +35,7 @@ pub(crate) fn detach() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives the thread a moment to write what waits.
+/// Waits up to [`LAST`] for the thread to write the texts that are left.
 #[expect(clippy::disallowed_methods, reason = "the program ends, nothing else runs")]
 pub(crate) fn finish() {
     let step = Duration::from_millis(5);

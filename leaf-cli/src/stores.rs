@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use leaf_node::config::{Config, ConfigError};
+use leaf_node::{ShardPlace, Shards};
 use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
 use leaf_segment::admin::TagAdmin;
-use leaf_segment::meaning::KeyRing;
-use leaf_segment::shards::{ShardPlace, Shards};
+use leaf_shape::keys::KeyRing;
 
 use crate::cli::{DryRun, Place};
 use crate::config;
@@ -22,7 +22,7 @@ use crate::config;
 pub(crate) struct Stores {
     /// Each with the patterns of its tags.
     pub(crate) shards: Shards<Store>,
-    /// Of the node of this host, if there is one.
+    /// The data directory of this host's node, if there is one.
     pub(crate) data_dir: PathBuf,
     /// The whole configuration.
     pub(crate) config: Config,
@@ -62,9 +62,9 @@ impl Stores {
         Ok(KeyRing::new(self.config.segment.read_keys()?))
     }
 
-    /// A store that is not configured, like the source of an import; `key` is the flag that named
-    /// it, for errors. It has the default options: the configured ones are about the stores of the
-    /// servers.
+    /// Opens a store that is not configured, like the source of an import. `key` is the flag that
+    /// named it, for errors. The store gets the default options: the configured ones are for the
+    /// servers' stores.
     pub(crate) async fn other(&self, key: &str, url: &str) -> Result<Store> {
         let url = url.parse().map_err(|error| ConfigError::new(format!("{key}: {error}")))?;
         Store::open(url, &self.data_dir, &StoreOptions::default()).await
@@ -79,21 +79,22 @@ impl Stores {
 }
 
 impl Store {
-    /// Where it is, and the store itself.
+    /// The URL of the store, and the opened store itself.
     pub(crate) const fn opened(&self) -> (&StoreUrl, &OpenStore) {
         (&self.url, &self.open)
     }
 
-    /// The administration of its tags, which knows how far a failover of this database may set a
-    /// tag back.
+    /// Administers the tags of the store. It has the failover margin of this database: how far a
+    /// failover may set a tag back.
     pub(crate) fn tags(&self, dry: DryRun) -> TagAdmin<'_> {
         let margin = self.open.admin.failover_margin();
         let tags = TagAdmin::new(&*self.open.store).with_failover_margin(margin);
         tags.with_dry_run(dry.dry_run)
     }
 
-    /// Opens a store, which makes no connection to a server. A SQLite file must exist: a mistyped
-    /// `--data-dir` would make an empty one and then report that there are no tags.
+    /// Opens a store; a database server is not contacted yet. An SQLite file must exist: a mistyped
+    /// `--data-dir` would else create an empty file, and the command would report that there are no
+    /// tags.
     async fn open(url: StoreUrl, data_dir: &Path, options: &StoreOptions) -> Result<Self> {
         if let Some(file) = url.file(data_dir)
             && !file.exists()

@@ -1,8 +1,9 @@
-//! Administration through a server: `leaf tag`, `leaf worker`, `leaf cut tag` and `leaf decode --tag` by its
-//! ops listener, where stores and registry cannot be reached from here.
+//! Administration through a server: runs `leaf tag`, `leaf worker`, `leaf cut tag` and
+//! `leaf decode --tag` by the ops listener of a server, if stores and registry cannot be reached
+//! from here.
 //!
-//! Invariant: a command prints the same, whichever way it goes. What a server has no route for is refused,
-//! and says what to do.
+//! Invariant: a command prints the same, with or without a server. A command that a server has no
+//! route for is refused, and the error says what to do.
 
 use anyhow::{Result, anyhow};
 use hyper::{Method, Uri};
@@ -11,27 +12,27 @@ use leaf_node::records::{
     AdvancedShown, CutShown, DeletedShown, FreedShown, TagIdShown, TagShown, TagsShown,
     WorkersShown,
 };
-use leaf_node::requests::{AdvanceTag, Number, ReleaseWorker, RetireWorker};
+use leaf_node::requests::{AdvanceTag, Number, ReleaseWorker, ReopenTag, RetireWorker};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::cli::{DryRun, OfRegistry, Output, Ruled, Servers, Tag, Worker};
+use crate::cli::{DryRun, OfRegistry, Output, Reopen, Ruled, Servers, Tag, Worker};
 use crate::remote::{self, Asking, encoded};
 use crate::worker::{self, Act};
 use crate::{Done, ask, output, tag};
 
-/// The servers that may do it.
+/// The servers through which commands run: the first that can be reached is used.
 pub(crate) struct Server {
     asking: Asking,
     named: Vec<Uri>,
 }
 
-/// The path of a tag, with this behind it.
+/// The path of a tag's route; `rest` is the part after the tag.
 fn path(tag: &str, rest: &str) -> Result<String> {
     Ok(format!("/v1/tags/{}{rest}", encoded(tag::name(tag)?.as_str())))
 }
 
-/// With the parameter of a dry run, if it is one.
+/// Adds the parameter of a dry run to a path, if it is one.
 fn dry_path(path: String, dry: DryRun) -> String {
     match dry.dry_run {
         true if path.contains('?') => path + "&dry_run=true",
@@ -40,7 +41,7 @@ fn dry_path(path: String, dry: DryRun) -> String {
     }
 }
 
-/// Refuses what a server has no route for.
+/// The error for a command that a server has no route for.
 pub(crate) fn refuse<T>(what: &str) -> Result<T> {
     let text = format!(
         "{what} needs the store or the registry itself: name it by --config or --store instead of --server; these also \
@@ -50,16 +51,17 @@ pub(crate) fn refuse<T>(what: &str) -> Result<T> {
 }
 
 impl Server {
-    /// Reads the token and the URLs. None is asked yet.
+    /// Reads the token and the URLs. No server is asked yet.
     ///
     /// # Errors
-    /// [`ConfigError`]: one of these is none.
+    /// [`ConfigError`]: the token or a URL is invalid.
     pub(crate) fn new(servers: &Servers) -> Result<Self> {
         let named = remote::named(servers, remote::OPS)?;
         Ok(Self { asking: Asking::new(servers)?, named })
     }
 
-    /// The option that leads to the first one, for commands that are shown.
+    /// The option `--server` with the first server that was named, for commands that the output
+    /// suggests.
     fn way(&self) -> String {
         let named = self.named.first().map(Uri::to_string).unwrap_or_default();
         format!(" --server {}", named.trim_end_matches('/'))
@@ -78,7 +80,7 @@ impl Server {
         self.asking.first(&self.named, method, path, body).await
     }
 
-    /// A command on tags.
+    /// Runs a command on tags.
     ///
     /// # Errors
     /// The server does not answer, or refuses; [`ConfigError`] for what it has no route for.
@@ -130,29 +132,50 @@ impl Server {
                     self.send::<AdvancedShown>(Method::POST, &path, Some(&asked)).await
                 };
                 let advanced =
-                    ask::confirmed(yes || dry.dry_run, tag::ADVANCE, tag::FAR, advance).await?;
+                    ask::confirmed(yes || dry.dry_run, tag::ADVANCE, tag::THEN_YES, advance)
+                        .await?;
                 tag::advanced(advanced, dry, output)
             }
+            Tag::Reopen(reopen) => self.reopen(reopen, output).await,
             Tag::Delete { tag, family: false, yes, dry } => {
-                let (path, how) = (path(&tag, "")?, tag::how_to_delete(&tag));
-                let delete = async |yes: bool| {
-                    let confirm = format!("?confirm={}", encoded(&tag));
-                    let path = if yes { path.clone() + &confirm } else { path.clone() };
-                    let path = dry_path(path, dry);
-                    self.send::<DeletedShown>(Method::DELETE, &path, None).await
-                };
-                let deleted = ask::confirmed(yes, tag::DELETE, &how, delete).await?;
-                Ok(tag::gone(deleted, dry, &self.way(), output))
+                self.delete(&tag, yes, dry, output).await
             }
             Tag::Delete { family: true, .. } => refuse("`leaf tag delete --family`"),
             Tag::Import { .. } => refuse("`leaf tag import`"),
         }
     }
 
-    /// Cuts a tag, or takes that back.
+    /// Reopens a tag that a wrong clock has closed.
+    async fn reopen(&self, reopen: Reopen, output: Output) -> Result<Done> {
+        let Reopen { tag, above, first_taken, yes, dry } = reopen;
+        let path = dry_path(path(&tag, "/reopen")?, dry);
+        let reopen = async |sure: bool| {
+            let [above, first_taken] = [above, first_taken].map(|it| it.map(Number));
+            let asked = json!(ReopenTag { above, first_taken, sure });
+            self.send(Method::POST, &path, Some(&asked)).await
+        };
+        let reopened =
+            ask::confirmed(yes || dry.dry_run, tag::REOPEN, tag::THEN_YES, reopen).await?;
+        Ok(tag::shown(reopened, dry, output))
+    }
+
+    /// Removes a tag.
+    async fn delete(&self, tag: &str, yes: bool, dry: DryRun, output: Output) -> Result<Done> {
+        let (path, how) = (path(tag, "")?, tag::how_to_delete(tag));
+        let delete = async |yes: bool| {
+            let confirm = format!("?confirm={}", encoded(tag));
+            let path = if yes { path.clone() + &confirm } else { path.clone() };
+            let path = dry_path(path, dry);
+            self.send::<DeletedShown>(Method::DELETE, &path, None).await
+        };
+        let deleted = ask::confirmed(yes, tag::DELETE, &how, delete).await?;
+        Ok(tag::gone(deleted, dry, &self.way(), output))
+    }
+
+    /// Cuts a tag or, unless `cut`, removes its cut.
     ///
     /// # Errors
-    /// As of [`Self::tag`].
+    /// As [`Self::tag`].
     pub(crate) async fn cut(
         &self,
         of: Ruled,
@@ -181,10 +204,10 @@ impl Server {
         Ok(Done::but(output::one(&shown, text, output), still))
     }
 
-    /// A command on the worker ids of the registry.
+    /// Runs a command on the worker ids of the registry.
     ///
     /// # Errors
-    /// As of [`Self::tag`]; without the flag that confirms.
+    /// As [`Self::tag`]; the command is not confirmed.
     async fn workers(&self, command: OfRegistry, output: Output) -> Result<Done> {
         if matches!(command, OfRegistry::Repair { .. }) {
             return refuse("`leaf worker repair`");
@@ -209,7 +232,7 @@ impl Server {
 /// Takes an id of a tag apart.
 ///
 /// # Errors
-/// As of [`Server::tag`]; a snowflake id needs no server.
+/// As [`Server::tag`]; `tag` is `None`: a snowflake id is decoded without a server.
 pub(crate) async fn decode(
     servers: &Servers,
     id: &str,
@@ -224,10 +247,10 @@ pub(crate) async fn decode(
     Ok(tag::decoded(&told, output))
 }
 
-/// A command on the worker ids of the servers.
+/// Runs a command on the worker ids of the servers.
 ///
 /// # Errors
-/// As of [`Server::tag`]; for those of the programs of a namespace.
+/// As [`Server::tag`]; with a namespace, and for `leaf worker run`: no server can do these.
 pub(crate) async fn workers(
     servers: &Servers,
     namespace: Option<String>,

@@ -1,4 +1,4 @@
-//! The commands on tokens: they work on nothing but the command line.
+//! The commands on tokens, which use neither a store nor a server.
 
 use anyhow::Context as _;
 use leaf_node::config::ConfigError;
@@ -13,14 +13,14 @@ use crate::{Done, output};
 struct Made {
     name: String,
     token: String,
-    /// For the file of tokens.
+    /// The line for the server's file of tokens.
     line: String,
 }
 
 /// Runs a command.
 ///
 /// # Errors
-/// The name is none, or the system has no random numbers.
+/// The name is invalid, or the system has no random numbers.
 pub(crate) fn run(command: Token, output: Output) -> anyhow::Result<Done> {
     let Token::New { name, role } = command;
     tokens::check_name(&name).map_err(ConfigError::new)?;

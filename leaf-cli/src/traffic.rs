@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use anyhow::{Result, anyhow, bail};
 use comfy_table::CellAlignment;
 use leaf_core::Tag;
+use leaf_node::ShardMemory;
 use leaf_node::config::ConfigError;
 use leaf_node::traffic::{self, ChangeError, Rate, Rules, RulesError, Subject};
 use leaf_registry::Note;
-use leaf_segment::shards::ShardMemory;
 use serde::Serialize;
 
 use crate::cli::{DryRun, Output, Rated, Ruled};
@@ -33,7 +33,7 @@ struct Shown {
     /// `tag` or `client`.
     of: &'static str,
     name: String,
-    /// Ids a second and node; 0 where it is cut.
+    /// Ids per second on each node; 0 if it is cut.
     rate: u32,
 }
 
@@ -53,7 +53,8 @@ impl Row for Shown {
 /// Runs a command.
 ///
 /// # Errors
-/// The name is none; the store cannot be read or written, or has no room for more rules.
+/// The name is invalid or the tag unknown; the store cannot be read or written, or has no room for
+/// more rules.
 pub(crate) async fn run(stores: &Stores, act: Act, dry: DryRun, output: Output) -> Result<Done> {
     let clears = matches!(act, Act::Clear);
     let change: Option<(Subject, Option<Rate>)> = match act {
@@ -105,7 +106,7 @@ pub(crate) async fn run(stores: &Stores, act: Act, dry: DryRun, output: Output) 
     Ok(output::rows(&shown(&rules), output).into())
 }
 
-/// Rules that cannot be read are no dead end.
+/// Adds to the error for damaged rules how to remove them.
 fn explained(error: RulesError) -> anyhow::Error {
     match error {
         RulesError::Damaged(_) => {
@@ -117,8 +118,8 @@ fn explained(error: RulesError) -> anyhow::Error {
     }
 }
 
-/// Refuses a store that the command line names and that is one of several: servers read the rules of
-/// one of them, which only the configuration tells.
+/// Refuses a store of the command line that is one of several: servers read the rules from only one
+/// of these, and only the configuration says from which.
 async fn check_place(stores: &Stores) -> Result<()> {
     let store = stores.shards.rest();
     if store.place.is_some() {
@@ -133,7 +134,7 @@ async fn check_place(stores: &Stores) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a tag that does not exist: a typing error must not look like a cut.
+/// Refuses a tag that does not exist: otherwise a mistyped name would seem to be cut.
 async fn check_exists(stores: &Stores, pattern: &str) -> Result<()> {
     if pattern.ends_with('*') {
         return Ok(());

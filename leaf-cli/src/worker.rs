@@ -1,8 +1,8 @@
 //! `leaf worker`: the worker ids of the configured registry.
 //!
-//! The rules, such as how long a released worker id rests, are those of leaf-snowflake; here is
-//! what is asked before and what is printed after. Each command that can lead to repeated ids wants
-//! a flag that says what the caller is sure of.
+//! The rules, such as how long a released worker id rests, are in leaf-snowflake. This file asks
+//! for confirmations and formats the results. Each command that can lead to repeated ids wants a
+//! flag that says what the caller is sure of.
 
 use anyhow::Result;
 use comfy_table::CellAlignment::{self, Left, Right};
@@ -41,19 +41,19 @@ impl Row for WorkerShown {
 /// What a command does, once it is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Frees what a dead node holds.
+    /// Frees the worker id of a dead node.
     Release,
-    /// Takes one out of service for good.
+    /// Takes a worker id out of service for good.
     Retire,
     /// Writes a record anew.
     Repair,
 }
 
-/// What a command does with which worker id; nothing for the list. What can lead to repeated ids must be confirmed
-/// by its flag or at the terminal, but for a dry run.
+/// The action of a command and its worker id; `None` for the list. Unless it is a dry run, the
+/// action must be confirmed by its flag or at the terminal.
 ///
 /// # Errors
-/// [`ConfigError`]: nobody confirms it.
+/// [`ConfigError`]: the action is not confirmed.
 pub(crate) fn asked(command: OfRegistry) -> Result<Option<(Act, WorkerId, DryRun)>> {
     let (act, worker, dry, is_sure) = match command {
         OfRegistry::List => return Ok(None),
@@ -85,8 +85,7 @@ pub(crate) fn asked(command: OfRegistry) -> Result<Option<(Act, WorkerId, DryRun
 /// Runs a command and returns what is to be printed.
 ///
 /// # Errors
-/// [`ConfigError`] without the flag that confirms; errors of the registry, which say what must
-/// change.
+/// Errors of the registry, which say what must change.
 pub(crate) async fn run(
     registry: &Registry,
     nodes: &Snowflake,
@@ -111,7 +110,8 @@ pub(crate) async fn run(
     Ok(done(act, worker, free.as_ref(), dry, output))
 }
 
-/// The answer of a command, which may have made the worker id free, from a moment on that may lie ahead.
+/// Formats the result of a command. `free` says from when on the worker id is free, if it is; that
+/// time may be in the future.
 pub(crate) fn done(
     act: Act,
     worker: WorkerId,
@@ -137,7 +137,7 @@ pub(crate) fn done(
     .into()
 }
 
-/// A moment for people.
+/// Formats a time, in Unix milliseconds, for people.
 fn readable(at: u64) -> String {
     let at = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
     at.map_or_else(|| "?".into(), |at| format!("{at:.3}"))

@@ -1,4 +1,4 @@
-//! `leaf bench`: against real servers, and against one that does what none should.
+//! `leaf bench`: against real servers, and against a fake one that repeats ids or answers late.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -29,7 +29,7 @@ fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
-/// A server of Redis' protocol whose next id `next` says, and which may wait before.
+/// Starts a server of the Redis protocol. `next` returns the id of each reply, and may sleep first.
 fn server(next: impl Fn() -> u64 + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -8,6 +8,7 @@ use std::path::Path;
 use leaf_registry::{Note, StoreOptions, StoreUrl};
 use leaf_segment::NewTag;
 use leaf_testkit::Edit as _;
+use serde_json::Value;
 use support::{leaf, leaf_with};
 
 /// A directory with the server's default data directory in it, and `leaf.db` in that.
@@ -18,7 +19,7 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-/// Makes a store with the stock tag, as the server does at its first start.
+/// Makes a store with the sample tag, as the server does at its first start.
 fn make(file: &Path) {
     let url: StoreUrl = format!("sqlite:{}", file.display()).parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -71,7 +72,7 @@ orders             relaxed  plain    5000    50  no              -       500    
     assert!(low.contains("let the first number be 5000 or more"), "{low}");
 }
 
-/// G-33: the numbers of one shape are not those of another.
+/// G-33: a number is another id in another shape, so the first free number differs between shapes.
 #[test]
 fn a_deletion_tells_where_every_shape_may_start() {
     let home = home();
@@ -162,7 +163,7 @@ fn a_family_from_its_creation_to_its_end() {
     assert!(again.contains("and 0 members"), "{again}");
 }
 
-/// Makes members of a family, as many as it allows.
+/// Makes `count` members of a family, without the command line.
 fn make_members(file: &Path, family: &str, count: usize) {
     let url: StoreUrl = format!("sqlite:{}", file.display()).parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -449,8 +450,8 @@ fn stores_are_told_that_the_shards_changed() {
     assert!(refused.contains("be 70 or more"), "{refused}");
 }
 
-/// G-16: tags move to another store, as often as it is tried, and the old one grants no id of them
-/// any more.
+/// G-16: tags move to another store, also when the import is repeated. After that the old store
+/// grants no id of them.
 #[test]
 fn import_moves_tags_and_seals_them_where_they_were() {
     let home = home();
@@ -495,7 +496,7 @@ fn import_moves_tags_and_seals_them_where_they_were() {
     assert!(deleted.contains("if it was moved to another store"), "{deleted}");
 }
 
-/// G-29: as a container gets a file that is mounted alone.
+/// G-29: a file that is mounted without its directory, as containers allow it.
 #[test]
 fn a_file_that_is_mounted_alone_is_refused() {
     let (home, other) = (home(), tempfile::tempdir().unwrap());
@@ -530,8 +531,8 @@ fn what_a_database_holds_does_not_steer_the_terminal() {
     assert!(!list.contains('\u{1b}') && !list.contains('\u{202e}'), "{list:?}");
 }
 
-/// The file that `LEAF_CONFIG` names, for the whole environment of an operator; a URL that no list of
-/// processes shows.
+/// `LEAF_CONFIG` names the configuration file for all commands. `--from-file` reads a URL from a
+/// file, so that it is not in the list of processes.
 #[test]
 fn places_are_named_outside_of_the_command_line() {
     let home = tempfile::tempdir().unwrap();
@@ -565,9 +566,10 @@ fn places_are_named_outside_of_the_command_line() {
     assert!(none.contains("--from-file") && none.contains("No such file"), "{none}");
 }
 
-/// The database's own clock was ahead, say: the tag has no ids for a while, and nobody asks for any.
+/// For example because the database's own clock was ahead: the tag has no ids until that period begins, and no node
+/// reports it because nobody requests any. The command that the doctor prints reopens the tag.
 #[test]
-fn the_doctor_finds_a_tag_whose_period_has_not_begun() {
+fn a_tag_whose_period_has_not_begun_is_found_and_reopened() {
     let home = home();
     let run = |args: &[&str]| leaf(home.path(), args);
     run(&["tag", "create", "orders", "--reset", "daily"]).ok();
@@ -576,6 +578,36 @@ fn the_doctor_finds_a_tag_whose_period_has_not_begun() {
     let found = run(&["doctor"]);
     assert_eq!(found.code, 1);
     assert!(found.out.contains("numbers of 20991231 were granted"), "{found:?}");
+    assert!(
+        found.out.contains("`leaf tag reopen orders --first-taken 20991231 --above ID`"),
+        "{found:?}"
+    );
+    let unsaid = run(&["tag", "reopen", "orders", "--above", "0"]).failed(2);
+    assert!(unsaid.contains("name the first period") && unsaid.contains("20991231"), "{unsaid}");
+    let first = ["--first-taken", "20991231"];
+    let asked = run(&[&["tag", "reopen", "orders", "--above", "0"], &first[..]].concat());
+    let asked = asked.failed(2);
+    let all = "above 0 of its period that anybody has already would come again; of 20991231 and later no id below 20991231000018";
+    assert!(asked.contains(all) && asked.contains("--yes"), "{asked}");
+    let reopen = ["tag", "reopen", "orders", "--above", "0", "--yes", "-o", "json"];
+    let reopen = [&reopen[..], &first[..]].concat();
+    let dry = run(&[&reopen[..], &["--dry-run"]].concat()).out;
+    let reopened: Value = serde_json::from_str(&run(&reopen).ok()).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&dry).unwrap(), reopened);
+    assert_eq!(reopened["reopened"], 1);
+    assert_eq!(reopened["taken"], "20991231: ids below 20991231000018");
+    let max_id: i64 = reopened["max_id"].as_str().unwrap().parse().unwrap();
+    let today = max_id - 100_000_000_000_000_000;
+    assert_eq!(today % 1_000_000, 1);
+    assert_eq!(run(&["doctor"]).ok(), "nothing found\n");
+    let told = run(&["decode", &today.to_string(), "--tag", "orders", "-o", "json"]).ok();
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["number"], &told["granted"]), (&"1".into(), &false.into()));
+    let id = run(&["tag", "advance", "orders", "--at-least", &(today + 500).to_string()]).failed(2);
+    assert!(id.contains(&format!("has the number {}", max_id + 500)), "{id}");
+    assert!(run(&["tag", "delete", "orders", "--yes"]).ok().contains("no tag of this name"));
+    let made = run(&["tag", "create", "orders", "--reset", "daily"]).failed(1);
+    assert!(made.contains("choose another name"), "{made}");
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn tags_of_a_list_are_made_once_and_go_on_where_it_says() {
         ("a.csv", "tag,max_id\n\" a\",5\n", " a"),
         ("a.csv", "tag,max_id,step\nx,5,many\n", "step: this is no value of it"),
         ("a.csv", "tag,max_id,sealed\nx,5,true\n", "sealed: it was moved"),
+        ("a.csv", "tag,max_id,reopened\nx,5,1\n", "reopened: what a wrong clock issued"),
         ("a.json", r#"[{"tag":"x","max_id":"9223372036854775807"}]"#, "x"),
     ] {
         file(name, text);
@@ -183,7 +184,8 @@ fn a_tag_goes_on_above_a_column_of_a_table() {
     assert!(run(&["a.b", "t"]).failed(2).contains("missing: --from"));
 }
 
-/// The server's own Redis protocol is asked: `GET` of a tag is the highest id that it handed out.
+/// Imports from the server's own Redis protocol: `GET` of a tag returns the highest id that it
+/// handed out.
 #[test]
 fn a_tag_goes_on_above_a_counter_of_redis() {
     let (home, server) = server();

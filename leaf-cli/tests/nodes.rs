@@ -1,5 +1,5 @@
-//! Commands that ask the live nodes, which are real servers: `leaf-server` as it was built beside
-//! `leaf`, as `scripts/test` does.
+//! Commands that query the live nodes. The nodes are real servers: the `leaf-server` that
+//! `scripts/test` built beside `leaf`.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod support;
@@ -22,7 +22,8 @@ fn write(file: &Path, keys: &[&str]) {
     std::io::Write::write_all(&mut options.open(file).unwrap(), keys.concat().as_bytes()).unwrap();
 }
 
-/// A tag gets another key once every live node has it: a node without would stop to serve the tag.
+/// A tag changes to another key only when every live node has that key, because a node without it
+/// would stop serving the tag.
 #[test]
 fn a_key_is_on_every_live_node_before_it_is_used() {
     let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");
@@ -49,7 +50,8 @@ fn a_key_is_on_every_live_node_before_it_is_used() {
     };
     configure("01", &KEYS);
     configure("02", &KEYS[..1]);
-    assert!(start("01", &["schema", "--apply"]).wait(Duration::from_secs(30)).success());
+    let mut made = start("01", &["schema", "--apply"]);
+    assert!(made.wait(Duration::from_secs(30)).success(), "{}", made.output());
     let serve = |node: &str| {
         let config = place(node).join("leaf.toml").display().to_string();
         LeafServer::start(program, &place(node), &["--config", &config], &[])
@@ -83,7 +85,61 @@ fn a_key_is_on_every_live_node_before_it_is_used() {
     assert!(away.contains("there is no newer one"), "{away}");
 }
 
-/// The doctor compares the clocks of the live nodes with its own, and tells what the kernel says of it.
+/// A node whose clock was a year ahead has closed a tag. A node whose clock is right reports the command that reopens
+/// it. After that the tag continues where it was.
+#[test]
+fn a_tag_that_a_wrong_clock_has_closed_is_reopened_through_a_server() {
+    let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");
+    let home = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", home.path().join("orders.db").display());
+    let clock = FakeClock::new();
+    let mut env: Vec<(&str, String)> = clock.environment().to_vec();
+    env.extend([("LEAF_SEGMENT__STORE", store), ("LEAF_SNOWFLAKE__ENABLED", "false".into())]);
+    let start = || LeafServer::start(program.to_str().unwrap(), home.path(), &[], &env);
+    let next = |server: &LeafServer| server.get("/api/segment/get/orders");
+    let id = |server: &LeafServer| -> i64 {
+        let answer = next(server);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body.trim().parse().unwrap()
+    };
+    let server = start();
+    let of = |server: &LeafServer| format!("http://{}", server.ops());
+    let create = ["tag", "create", "orders", "--reset", "yearly", "--server", &of(&server)];
+    leaf(home.path(), &create).ok();
+    let first = id(&server);
+    drop(server);
+    clock.set("+366d");
+    let server = start();
+    let early = id(&server);
+    assert!(early > first);
+    drop(server);
+
+    clock.set("+0");
+    let server = start();
+    assert_eq!(next(&server).status, 503);
+    let server_url = of(&server);
+    let reopen = |more: &[&str]| {
+        let args = ["tag", "reopen", "orders", "--server", &server_url];
+        leaf(home.path(), &[&args[..], more].concat())
+    };
+    let told = wait_until("the node says what to do", Duration::from_secs(10), || {
+        let status = leaf(home.path(), &["status", "--server", &server_url]).out;
+        status.contains("`leaf tag reopen TAG --above ID`").then_some(status)
+    });
+    assert!(told.contains("an operator can reopen the tag"), "{told}");
+    let above = first.to_string();
+    let asked = reopen(&["--above", &above]).failed(2);
+    assert!(asked.contains("--yes") && !asked.contains("`sure`"), "{asked}");
+    assert_eq!(next(&server).status, 503);
+    assert!(reopen(&["--above", &above, "--yes"]).ok().contains("yearly"));
+    assert_eq!(id(&server), first + 1, "at once, on this server");
+    drop(server);
+    clock.set("+366d");
+    assert_eq!(id(&start()), early + 1, "behind what the wrong clock issued");
+}
+
+/// The doctor compares the clocks of the live nodes with its own, and reports whether the kernel considers its clock
+/// synchronized.
 #[test]
 fn the_doctor_finds_a_clock_that_is_wrong() {
     let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");

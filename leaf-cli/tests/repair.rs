@@ -1,4 +1,5 @@
-//! A database that went back, nodes that notice, and the command that repairs it.
+//! A database that lost its last changes, the nodes that notice it, and the command that repairs
+//! it.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod support;
@@ -35,11 +36,11 @@ impl Node {
     }
 
     async fn take(&self, count: usize) -> Vec<i64> {
-        let ranges = self.handle.take(count).await.unwrap();
-        ranges.iter().flat_map(|range| range.iter()).map(|id| id.get()).collect()
+        self.handle.take(count).await.unwrap().map(|id| id.get()).collect()
     }
 
-    /// Takes until the guard refuses; returns the ids from the stock, and both numbers.
+    /// Takes ids until the regression guard refuses. Returns the ids that came from the stock, the
+    /// start of the range that was refused, and the mark.
     async fn until_refused(&self) -> (Vec<i64>, i64, i64) {
         let mut ids = Vec::new();
         loop {
@@ -73,7 +74,7 @@ async fn database() -> (Arc<MariaDb>, String, String) {
     (server, name, url)
 }
 
-/// G-08: the row is edited down by hand under two live nodes: both refuse, and go on after the
+/// G-08: somebody lowers `max_id` by hand under two live nodes. Both refuse, and continue after the
 /// repair.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_was_edited_down_is_refused_by_both_nodes() {
@@ -122,7 +123,7 @@ async fn a_row_that_was_edited_down_is_refused_by_both_nodes() {
     assert_distinct(ids);
 }
 
-/// G-07: a restored backup. A node that remembers refuses, also after a restart.
+/// G-07: a restored backup. A node that has the high-water mark refuses, also after a restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_backup_is_refused_by_whoever_remembers() {
     let (server, name, url) = database().await;
@@ -148,8 +149,8 @@ async fn a_restored_backup_is_refused_by_whoever_remembers() {
     assert_distinct(ids);
 }
 
-/// G-26: a database that went back granted a node what another one has in memory, and nobody noticed.
-/// The repair takes it from both.
+/// G-26: after its last changes were lost, a database granted a node the ids that another node has in memory. Nobody
+/// noticed it. The repair makes both nodes drop these ids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repair_reaches_both_nodes() {
     let (server, name, url) = database().await;
@@ -186,7 +187,8 @@ async fn a_repair_reaches_both_nodes() {
     assert!(leaf(directories[0].path(), &args).ok().contains("was that high already"));
 }
 
-/// G-04: semi-synchronous replication that fell back to asynchronous is told, before it costs ids.
+/// G-04: the doctor reports semi-synchronous replication that fell back to asynchronous, before ids
+/// are lost.
 #[test]
 fn the_doctor_names_replication_that_fell_back() {
     let (primary, replica) = MariaDb::start_replicated();
@@ -212,7 +214,7 @@ fn the_doctor_names_replication_that_fell_back() {
     assert!(!found.out.contains("leaf:leaf"), "no password: {found:?}");
 }
 
-/// G-33: plain SQL is not asked what a deleted tag granted.
+/// G-33: a row that is inserted with plain SQL may be below the ids that a deleted tag granted.
 #[test]
 fn the_doctor_names_a_row_below_the_ids_of_a_deleted_tag() {
     let (mysql, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());

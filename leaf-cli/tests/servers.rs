@@ -171,7 +171,8 @@ fn completions_and_manual_pages_are_those_of_the_commands() {
     run(&["man", "nowhere"]).failed(1);
 }
 
-/// The help of every command, as it was looked at last. `LEAF_BLESS=1` writes it anew.
+/// The help of every command must equal the text that somebody reviewed last. `LEAF_BLESS=1`
+/// replaces that text.
 #[test]
 fn the_help_of_every_command_is_as_it_was_read() {
     let home = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! What the commands print, whole: tests/support/transcript.txt has it, as somebody read it. `LEAF_BLESS=1` writes
-//! the file anew.
+//! The complete output of the commands. tests/support/transcript.txt has it as somebody reviewed it; `LEAF_BLESS=1`
+//! writes the file anew.
 //!
-//! What is about tags and worker ids is run twice, on the store and through a server: both print the same.
+//! Commands for tags and worker ids run twice, directly on the store and through a server: both must print the same.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod support;
@@ -24,7 +24,8 @@ fn program() -> PathBuf {
 struct Session {
     home: tempfile::TempDir,
     environment: Vec<(&'static str, String)>,
-    /// What is written in place of what differs from run to run.
+    /// Pairs of a text that differs from run to run, and the name that replaces it in the
+    /// transcript.
     names: Vec<(String, &'static str)>,
     text: String,
 }
@@ -52,7 +53,8 @@ impl Session {
         server
     }
 
-    /// Processes of a host share the file by its full path.
+    /// The registry's URL, with the full path of the file: processes of one host recognize the file
+    /// by that.
     fn registry(&self) -> String {
         format!("sqlite:{}", self.home.path().join("leaf.db").display())
     }
@@ -72,7 +74,7 @@ impl Session {
         self.run_and(line, |out| out);
     }
 
-    /// As [`Self::run`], where the JSON that it prints has other values each time: their types are written down.
+    /// As [`Self::run`], for JSON whose values differ from run to run: records the types in place of the values.
     fn run_for_types(&mut self, line: &str) {
         self.run_and(line, |out| {
             let mut value: Value = serde_json::from_str(&out).unwrap();
@@ -145,7 +147,8 @@ fn without_times(text: &str) -> String {
     written
 }
 
-/// The commands of tags and worker ids; `more` says where they are.
+/// Runs the commands for tags and worker ids; `more` are the arguments that select the store or the
+/// server.
 fn administer(session: &mut Session, more: &str) {
     for line in [
         "tag create orders --step 1000 --first 100 --dry-run",
@@ -170,6 +173,10 @@ fn administer(session: &mut Session, more: &str) {
         "tag rekey orders --yes",
         "decode 42 --tag orders",
         "decode 250101-0007 --tag invoices -o json",
+        "tag reopen orders --yes",
+        "tag advance invoices --at-least 209912310018 --yes",
+        "tag reopen invoices",
+        "tag reopen invoices --first-taken 20991231",
         "tag delete orders",
         "tag delete orders --dry-run",
         "tag delete orders --yes",
@@ -230,7 +237,7 @@ fn commands_print_what_was_read() {
     assert_eq!(written.text, read, "LEAF_BLESS=1 writes tests/support/transcript.txt anew");
 }
 
-/// The other commands on stores, and those that need nothing.
+/// Runs the other commands on stores, and the commands that need neither a store nor a server.
 fn of_the_stores(session: &mut Session) {
     session.text.clear();
     session.title("On the stores alone");
@@ -340,7 +347,7 @@ fn of_servers(session: &mut Session, server: &LeafServer) {
     session.run("tag set leaf-segment-test --step 9");
 }
 
-/// A terminal is asked before what cannot be taken back.
+/// On a terminal, a command asks before it does what cannot be undone.
 #[test]
 fn a_terminal_is_asked() {
     let mut session = Session::new();

@@ -89,8 +89,8 @@ fn read(file: PathBuf) -> Minted {
     Minted { file, worker: workers.first().copied().unwrap_or_default(), at }
 }
 
-/// Not a test of its own: the command of the others. It mints ids, as a program
-/// with a snowflake generator of its own does, by the clock and LEAF_WORKER_ID.
+/// Not a test: the other tests run it as their command. It generates ids as a program with its own
+/// snowflake generator does, from the clock and LEAF_WORKER_ID.
 #[test]
 #[ignore = "the command that the other tests run"]
 fn minter() {
@@ -120,7 +120,7 @@ fn arguments(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
 }
 
-/// Whether a process runs: one that nobody has waited for does not.
+/// Whether a process runs. A zombie does not.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
@@ -200,7 +200,8 @@ fn what_cannot_work_is_told_with_what_would() {
     }
 }
 
-/// As the first process of a container, between it and the command.
+/// `leaf worker run` passes signals on like the first process of a container, and ends all
+/// processes of the command.
 #[test]
 fn signals_reach_the_command_and_nothing_of_it_stays_behind() {
     let file = tempfile::tempdir().unwrap();
@@ -273,7 +274,8 @@ async fn a_command_that_ignores_sigterm_is_dead_before_the_ceiling() {
     assert_eq!(servers.lines().count(), 1, "{servers}");
 }
 
-/// Who waits for a worker id gets the one that is given back; who is not read from keeps his.
+/// A process that waits for a worker id gets the one that is given back. A process whose output
+/// nobody reads keeps its worker id.
 #[test]
 fn neither_a_full_pool_nor_a_full_pipe_is_the_end() {
     let file = tempfile::tempdir().unwrap();

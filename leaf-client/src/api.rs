@@ -1,4 +1,5 @@
-//! The requests of a client: to one server after the other, under a deadline.
+//! Sends a client's requests: to one server after the other, until one answers or the deadline is
+//! over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,28 +16,28 @@ use crate::wire::usual_weight;
 
 /// The pause between two rounds of health probes, and between two rounds of DNS look-ups.
 const LOOK: Duration = Duration::from_millis(500);
-/// Pauses between rounds over all servers.
+/// The first pause between two rounds over all servers.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause. Pauses double up to it, and each is drawn from half to one and a half of its
 /// length.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a client asks servers.
+/// Sends a client's requests to its servers.
 #[derive(Debug)]
 pub(crate) struct Api {
     /// The servers.
     pub(crate) pool: Pool,
-    /// How they are asked: connections and protocols.
+    /// The connections to the servers, over HTTP and gRPC.
     pub(crate) transport: Transport,
-    /// Of all requests together.
+    /// Limits the retries of all requests together.
     pub(crate) budget: RetryBudget,
     /// How long one server may take.
     pub(crate) attempt: Duration,
 }
 
 impl Api {
-    /// Asks one server after the other, each once, as far as the deadline and the budget of retries
-    /// reach. Returns who answered as well.
+    /// Asks one server after the other, each once, until one serves or refuses the request. Ends
+    /// early when the deadline is over or the budget has no retry left. Returns the server, too.
     pub(crate) async fn ask<A: Ask>(
         &self,
         ask: &A,
@@ -79,7 +80,8 @@ impl Api {
         }
     }
 
-    /// As [`Self::ask`], round after round until the deadline. Each round is a retry.
+    /// Asks servers like [`Self::ask`], round after round, until one serves or refuses the request
+    /// or the deadline is over. Each further round costs one retry of the budget.
     pub(crate) async fn ask_on<A: Ask>(
         &self,
         ask: &A,
@@ -116,7 +118,7 @@ impl Api {
         self.transport.ask(endpoint, ask, self.attempt, self.attempt).await
     }
 
-    /// Looks names up until it is aborted.
+    /// Looks up the names of the servers when they are due, until the task is aborted.
     pub(crate) async fn follow_names(self: Arc<Self>) {
         loop {
             if let Err(failure) = self.pool.look_names_up().await {
@@ -126,7 +128,7 @@ impl Api {
         }
     }
 
-    /// Asks servers how they are, where that is in doubt, until it is aborted.
+    /// Sends health probes to the servers that need one, until the task is aborted.
     pub(crate) async fn look_after(self: Arc<Self>) {
         loop {
             let probes = self.pool.to_probe().into_iter().map(|endpoint| {
@@ -141,8 +143,8 @@ impl Api {
         }
     }
 
-    /// Asks a server how it is, and tells its [`Endpoint`] what it said. It costs no budget: nobody
-    /// waits for it.
+    /// Asks a server for its health, zone and weight, and stores them in its [`Endpoint`]. A probe
+    /// costs no retry of the budget: no caller waits for it.
     async fn probe(&self, endpoint: &Endpoint) {
         match self.ask_only(endpoint, &AskServer).await {
             Ok(server) => {

@@ -1,7 +1,7 @@
-//! For callers without a tokio runtime.
+//! A blocking client, for callers without a tokio runtime.
 //!
-//! The client gets a runtime of its own with one thread, on which requests run. Do not call it from
-//! asynchronous code: a wait would block the runtime there, and panics.
+//! The client has its own runtime with one thread, which runs the requests. Do not call it from
+//! asynchronous code: a call that must wait panics there.
 //!
 //! ```no_run
 //! use leaf_client::{LeafClient, blocking};
@@ -57,7 +57,8 @@ impl LeafClient {
     /// Makes the client. No server is asked yet.
     ///
     /// # Errors
-    /// The errors of [`LeafClientBuilder::build`]; `BadConfig` when the system gives no thread.
+    /// The errors of [`LeafClientBuilder::build`]; `BadConfig` if the runtime's thread cannot be
+    /// started.
     pub fn open(builder: LeafClientBuilder) -> Result<Self, ClientError> {
         let mut threads = Builder::new_multi_thread();
         let runtime = threads.worker_threads(1).thread_name("leaf-client").enable_all().build();
@@ -71,7 +72,7 @@ impl LeafClient {
         Ok(Self { client, runtime: Arc::new(runtime) })
     }
 
-    /// A tag, ready to hand out ids. The first time a server is asked what it is like.
+    /// Returns the handle of a tag. The first call for a tag asks a server for its properties.
     ///
     /// # Errors
     /// The errors of [`crate::LeafClient::tag`].
@@ -80,7 +81,7 @@ impl LeafClient {
         Ok(TagHandle { handle, runtime: Arc::clone(&self.runtime) })
     }
 
-    /// Snowflake ids.
+    /// Returns the source of snowflake ids. No server is asked yet.
     #[must_use]
     pub fn snowflake(&self) -> Snowflake {
         let _inside = self.runtime.enter();
@@ -92,7 +93,7 @@ impl LeafClient {
         self.client.begin_anew();
     }
 
-    /// Ends every handle and gives unused ids back.
+    /// Ends every handle and gives unused ids back, see [`crate::LeafClient::close`].
     pub fn close(&self) {
         self.runtime.block_on(self.client.close());
     }
@@ -105,7 +106,7 @@ impl TagHandle {
         self.handle.tag()
     }
 
-    /// Takes the next id if one is there; never waits.
+    /// Takes the next id if one is in memory; never waits.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
@@ -132,7 +133,8 @@ impl TagHandle {
         self.runtime.block_on(self.handle.take(count))
     }
 
-    /// Takes exactly `count` ids, in every tag; blocks until they are there.
+    /// Takes exactly `count` ids as a list, which works for every kind of tag; blocks until they
+    /// are there.
     ///
     /// # Errors
     /// The errors of [`crate::TagHandle::take_ids`].
@@ -140,8 +142,8 @@ impl TagHandle {
         self.runtime.block_on(self.handle.take_ids(count))
     }
 
-    /// Hands out ids to one thread, a run of up to `size` at a time, see
-    /// [`crate::TagHandle::local`].
+    /// Returns a [`LocalIds`] for one thread, which takes up to `size` ids from the tag at a time,
+    /// see [`crate::TagHandle::local`].
     #[must_use]
     pub fn local(&self, size: usize) -> LocalIds {
         LocalIds { ids: self.handle.local(size), runtime: Arc::clone(&self.runtime) }
@@ -157,7 +159,7 @@ impl TagHandle {
 }
 
 impl LocalIds {
-    /// Takes the next id if one is there; never waits.
+    /// Takes the next id if one is in memory; never waits.
     #[inline]
     #[must_use]
     pub fn try_next(&mut self) -> Option<Id> {
@@ -179,7 +181,7 @@ impl LocalIds {
 }
 
 impl Snowflake {
-    /// Takes the next id if one is there; never waits.
+    /// Takes the next id if one is in memory; never waits.
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
         self.ids.try_next()
@@ -196,7 +198,7 @@ impl Snowflake {
         }
     }
 
-    /// Takes so many ids, at most 1,000; blocks until they are there.
+    /// Takes `count` ids, 1 to 1,000; blocks until they are there.
     ///
     /// # Errors
     /// The errors of [`crate::Snowflake::take`].

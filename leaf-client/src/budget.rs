@@ -1,40 +1,40 @@
-//! How often a request may be tried again: retries must not double the load of servers that are in
-//! trouble.
+//! Limits how often requests are retried, so that retries do not double the load of servers that
+//! are in trouble.
 
 use std::sync::Mutex;
 
 use tokio::time::Instant;
 
-/// A retry costs 1; a request earns this much, so that retries are a tenth of the requests.
+/// What one request earns. A retry costs 1, so ten requests pay for one retry.
 const EARNED: f64 = 0.1;
-/// A client that asks seldom may retry this often in a second all the same.
+/// What each second earns as well: a client with few requests may still retry once a second.
 const PER_SECOND: f64 = 1.0;
-/// What can be saved up.
+/// The most retries that can be saved up.
 const MOST: f64 = 10.0;
 
-/// How many retries may be made now, and when that was last reckoned. One for all requests of a
-/// client.
+/// The number of retries that may be made now, and when it was last calculated. All requests of a
+/// client share one budget.
 #[derive(Debug)]
 pub(crate) struct RetryBudget(Mutex<(f64, Instant)>);
 
 impl RetryBudget {
-    /// A full one: a client that has just started may retry [`MOST`] times.
+    /// Returns a full budget: a client that has just started may retry [`MOST`] times.
     pub(crate) fn new() -> Self {
         Self(Mutex::new((MOST, Instant::now())))
     }
 
-    /// A request is made.
+    /// Adds what one request earns.
     pub(crate) fn earn(&self) {
         self.change(EARNED);
     }
 
-    /// Whether a request may be tried again.
+    /// Spends one retry; `false` if none is left.
     pub(crate) fn spend(&self) -> bool {
         self.change(-1.0)
     }
 
-    /// Adds what the time since the last change has earned, then `by`. Returns whether it sufficed;
-    /// a budget that does not suffice is left as it is.
+    /// Adds what the time since the last change has earned, then `by`, which is -1 for a retry.
+    /// Returns whether the budget suffices; if not, `by` is not applied.
     fn change(&self, by: f64) -> bool {
         let mut budget = self.0.lock().expect("no holder of this lock panics");
         let now = Instant::now();

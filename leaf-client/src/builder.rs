@@ -49,8 +49,10 @@ impl LeafClient {
 }
 
 impl LeafClientBuilder {
-    /// Adds a server, like `http://leaf-1:8080`; with the feature `grpc` like `grpc://leaf-1:50051`, with
-    /// the feature `tls` like `https://leaf-1:8080`, with both like `grpcs://leaf-1:50051`. A name may have several addresses: all are used, and looked up again every 30 s.
+    /// Adds a server by its URL, like `http://leaf-1:8080`. With the feature `grpc` also
+    /// `grpc://leaf-1:50051`, with the feature `tls` also `https://leaf-1:8080`, with both also
+    /// `grpcs://leaf-1:50051`. All addresses of a name are used; the name is looked up again every
+    /// 30 s.
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoints.push(url.into());
         self
@@ -62,22 +64,23 @@ impl LeafClientBuilder {
         self
     }
 
-    /// The zone of this client: servers of the same one (their key `zone`) are asked first, others
-    /// when none of them answers. Default: all servers are equal.
+    /// Sets the zone of this client. Servers with the same `zone` in their configuration are asked
+    /// first, others if none of those answers. Default: no zone, all servers are equal.
     pub fn zone(mut self, zone: impl Into<String>) -> Self {
         self.zone = Some(zone.into());
         self
     }
 
-    /// A token that is sent as `Authorization: Bearer`, to all servers: one of their `tokens_file`, or
-    /// that of a gateway before them. Without TLS it crosses the network as it is.
+    /// Sets a token, which is sent to all servers as `Authorization: Bearer`: one from their
+    /// `tokens_file`, or one of a gateway in front of them. Without TLS it crosses the network
+    /// unencrypted.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Adds authorities, in PEM, one of which the certificate of an encrypting server must be from.
-    /// Default: those that the system believes.
+    /// Adds certificates of authorities, in PEM: one of them must have issued the certificate of a
+    /// server that uses TLS. Default: the authorities that the system trusts.
     ///
     /// # Examples
     /// ```no_run
@@ -96,8 +99,8 @@ impl LeafClientBuilder {
         self
     }
 
-    /// The certificate that encrypting servers are shown which ask for one (`tls.client_ca`), with those
-    /// between it and its authority, and its private key: PEM.
+    /// Sets the client's certificate, followed by any intermediate certificates, and its private
+    /// key, both in PEM. Servers that ask for a client certificate (`tls.client_ca`) get it.
     #[cfg(feature = "tls")]
     pub fn tls_identity(
         mut self,
@@ -121,16 +124,16 @@ impl LeafClientBuilder {
         self
     }
 
-    /// The most ids of one lease. A client leases as many as it uses in about 15 minutes, as a
-    /// server does, from the tag's step on; what a client that dies has left is lost. Default
-    /// 1,000,000.
+    /// The most ids of one lease. A client first leases the tag's step, then as many ids as it uses
+    /// in about 15 minutes, like a server. When a client dies, the rest of its leases is lost.
+    /// Default 1,000,000.
     pub const fn max_lease(mut self, most: Step) -> Self {
         self.settings.max_lease = most;
         self
     }
 
-    /// How often the tags in use are looked at again: whether they are still there, and their
-    /// steps. Default 60 s.
+    /// How often the client asks a server again about each tag in use: whether it still exists, and
+    /// for its step. Default 60 s.
     pub const fn refresh(mut self, refresh: Duration) -> Self {
         self.settings.refresh = refresh;
         self

@@ -1,4 +1,4 @@
-//! What a client asks servers, in both protocols.
+//! The requests that a client sends to servers, each for both protocols: HTTP and gRPC.
 
 use hyper::Method;
 use leaf_core::{Id, IdRange, Step};
@@ -15,21 +15,21 @@ use crate::transport::client::{Client, Sent};
 #[cfg(feature = "grpc")]
 use leaf_proto::v1;
 
-/// What is escaped in a path: all but what never needs it (RFC 3986, section 2.3). A server reads a path without
-/// escapes on a shorter way.
+/// The characters that are escaped in a path: all but the unreserved ones (RFC 3986, section 2.3).
+/// A server parses a path without escapes faster.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Answers that are no lists.
+/// Limit in bytes for an answer without a list.
 const SMALL: usize = 64 << 10;
-/// Bytes of one id in a list: 19 digits, two quotes and a comma.
+/// Limit in bytes for one id in a list: 19 digits, two quotes, a comma, and two bytes to spare.
 const PER_ID: usize = 24;
 
-/// A question to a server.
+/// A request to a server, with its answer.
 pub(crate) trait Ask: Sync {
     /// The type of the answer.
     type Answer: Send;
 
-    /// The mode that only some servers may have.
+    /// The mode that a server must have to serve this request; `None` if any server can serve it.
     fn mode(&self) -> Option<Mode> {
         Some(Mode::Segment)
     }
@@ -42,7 +42,7 @@ pub(crate) trait Ask: Sync {
         SMALL
     }
 
-    /// The answer in a body of JSON; `None` where it is none to this question.
+    /// Reads the answer from a JSON body; `None` if the body is not an answer to this request.
     fn read(&self, body: &[u8]) -> Option<Self::Answer>;
 
     /// Sends the question over gRPC.
@@ -54,12 +54,12 @@ fn json<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     serde_json::from_slice(body).ok()
 }
 
-/// The path of a tag's route.
+/// The path of a route of `tag`; `rest` is the part after the tag.
 fn path_of(tag: &str, rest: &str) -> String {
     format!("/v1/segments/{}{rest}", utf8_percent_encode(tag, ESCAPED))
 }
 
-/// How a server is.
+/// Asks a server for its health, zone and weight.
 pub(crate) struct AskServer;
 
 impl Ask for AskServer {
@@ -88,7 +88,8 @@ impl Ask for AskServer {
     }
 }
 
-/// What a tag is like.
+/// Asks for the properties of a tag: its order, limits and generation, and whether it can be
+/// leased.
 pub(crate) struct AskTag<'a>(pub(crate) &'a str);
 
 impl Ask for AskTag<'_> {
@@ -108,8 +109,8 @@ impl Ask for AskTag<'_> {
         let told = client.send(request, async |mut stub, request| stub.describe_tag(request).await);
         let told = told.await?;
         let order = match told.order() {
-            v1::Order::Relaxed => leaf_segment::meaning::Order::Relaxed,
-            v1::Order::Strict => leaf_segment::meaning::Order::Strict,
+            v1::Order::Relaxed => leaf_shape::Order::Relaxed,
+            v1::Order::Strict => leaf_shape::Order::Strict,
             v1::Order::Unspecified => return Ok(None),
         };
         Ok(Some(TagShown {
@@ -123,21 +124,22 @@ impl Ask for AskTag<'_> {
     }
 }
 
-/// A range of a tag's ids.
+/// Leases a range of `count` ids of a tag.
 pub(crate) struct AskLease<'a> {
     pub(crate) tag: &'a str,
     pub(crate) count: Step,
 }
 
-/// A range that belongs to whoever asked for it.
+/// A range that a server has leased to this client.
 pub(crate) struct Leased {
     pub(crate) range: IdRange,
-    /// A secret, as the server wrote it: whoever shows it gives the range back.
+    /// A secret number, as the server wrote it. Only a request with this ticket can give ids of the
+    /// range back.
     pub(crate) ticket: String,
 }
 
 impl AskLease<'_> {
-    /// What a server says that it granted; `None` where that is not what was asked for.
+    /// Checks the range of a server's answer; `None` if it is invalid or does not have `count` ids.
     fn leased(&self, start: i64, end: i64, ticket: String) -> Option<Leased> {
         let range = IdRange::new(start, end);
         let range = range.filter(|range| range.len() == u64::from(self.count.get()))?;
@@ -166,7 +168,7 @@ impl Ask for AskLease<'_> {
     }
 }
 
-/// Takes the unused end of a range back.
+/// Gives the unused end of a leased range back to its server.
 pub(crate) struct AskReturn<'a> {
     pub(crate) tag: &'a str,
     pub(crate) ticket: &'a str,
@@ -174,7 +176,7 @@ pub(crate) struct AskReturn<'a> {
 }
 
 impl Ask for AskReturn<'_> {
-    /// Whether it went back.
+    /// Whether the server took the ids back.
     type Answer = bool;
 
     fn http(&self) -> (Method, String) {
@@ -202,14 +204,14 @@ impl Ask for AskReturn<'_> {
     }
 }
 
-/// What ids are of.
+/// Which ids are requested: those of a tag, or snowflake ids.
 #[derive(Debug, Clone)]
 pub(crate) enum IdsOf {
     Tag(String),
     Snowflake,
 }
 
-/// A list of so many ids.
+/// Asks for a list of `count` ids.
 pub(crate) struct AskIds<'a> {
     pub(crate) of: &'a IdsOf,
     pub(crate) count: usize,

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use leaf_core::{Health, Step, Tag};
-use leaf_segment::meaning::{Meaning, Order};
 use leaf_segment::store::TagGeneration;
 use leaf_segment::{SegmentConfig, SegmentGenerator};
+use leaf_shape::{Meaning, Order};
 use tokio::task::AbortHandle;
 
 use crate::api::Api;
@@ -26,7 +26,7 @@ use crate::transport::Transport;
 
 /// The most snowflake ids that one request asks for: the default of a server's `http.max_count`.
 const SNOWFLAKES: usize = 1000;
-/// How long a snowflake id may lie in a client.
+/// How old a snowflake id in a client's stock may become: older ones are dropped.
 const SNOWFLAKE_LIFE: Duration = Duration::from_secs(1);
 
 /// A client of one cluster of `leaf-server`s. Cheap to clone.
@@ -44,37 +44,37 @@ pub(crate) struct Settings {
     pub(crate) attempt: Duration,
     /// The most ids of a lease.
     pub(crate) max_lease: Step,
-    /// How often the tags in use are looked at.
+    /// How often the properties of each tag in use are asked for again.
     pub(crate) refresh: Duration,
 }
 
 /// What all clones of a client share.
 #[derive(Debug)]
 struct Inner {
-    /// The servers.
+    /// Sends requests to the servers.
     api: Arc<Api>,
-    /// The calls again, as a store of ranges.
+    /// The same servers, as the store from which `segments` allocates ranges.
     source: Arc<ServerSource>,
-    /// The tags that have leases.
+    /// Issues the ids of tags that can be leased.
     segments: SegmentGenerator,
-    /// The tags that have no leases, with the generation that their servers have shown.
+    /// The handles of tags that cannot be leased.
     others: Mutex<HashMap<Tag, Other>>,
-    /// Made when it is first wanted.
+    /// Created by the first call of [`LeafClient::snowflake`].
     snowflake: Mutex<Option<Snowflake>>,
     /// How long a call waits.
     deadline: Duration,
-    /// No handle is made any more.
+    /// Whether the client was closed: then it makes no more handles.
     closed: AtomicBool,
-    /// The tasks that keep what is known of servers up to date; ended with the client.
+    /// Background tasks: one probes servers, one looks up their names. Aborted with the client.
     tasks: Vec<AbortHandle>,
 }
 
-/// A tag without leases.
+/// A tag that cannot be leased.
 #[derive(Debug)]
 struct Other {
     handle: TagHandle,
-    /// `None` where no server has named one: the tag has none, or the servers are of an earlier
-    /// version.
+    /// The generation when the handle was made. `None` if the server named none: the tag has none,
+    /// or the server is of an earlier version.
     generation: Option<TagGeneration>,
 }
 
@@ -93,7 +93,7 @@ impl Inner {
         self.snowflake.lock().expect("no holder of this lock panics")
     }
 
-    /// Ends the handles that hold ids of lists.
+    /// Ends the handles of tags that cannot be leased, and the stock of snowflake ids.
     fn end_lists(&self, why: ClientErrorKind) {
         for (_, other) in self.others().drain() {
             other.handle.ids.end(why);
@@ -107,7 +107,8 @@ impl Inner {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Asks what the tags in use are like, one after the other, each about once in `refresh`.
+    /// Asks a server for the properties of the tags in use: one tag after the other, each about
+    /// once per `refresh`.
     async fn follow_tags(inner: Weak<Self>, refresh: Duration) {
         loop {
             let names = {
@@ -138,15 +139,16 @@ impl Inner {
         }
     }
 
-    /// Whether a tag without leases was made again, or repaired, since its handle was made. A server
-    /// of an earlier version names no generation, which tells nothing.
+    /// Whether a tag that cannot be leased was made again, or repaired, since its handle was made.
+    /// `false` if the server named no generation, as an earlier version does: then it is not known.
     fn is_of_another_generation(&self, tag: &Tag, shown: Option<TagGeneration>) -> bool {
         let others = self.others();
         let known = others.get(tag).and_then(|other| other.generation);
         shown.is_some() && shown != known
     }
 
-    /// Ends the handle of a tag without leases that is not what it was.
+    /// Asks for the properties of a tag that cannot be leased. Ends its handle if the tag has
+    /// changed, is disabled or does not exist any more; else updates its limit.
     async fn follow_other(&self, handle: &TagHandle) {
         let why = match self.source.shown(&handle.tag).await {
             Ok(shown) if self.is_of_another_generation(&handle.tag, shown.generation) => {
@@ -207,7 +209,7 @@ impl LeafClient {
         Self { inner }
     }
 
-    /// A tag, ready to hand out ids. The first time a server is asked what it is like.
+    /// Returns the handle of a tag. The first call for a tag asks a server for its properties.
     ///
     /// # Errors
     /// `BadTag`, `UnknownTag`, `Disabled`; `Unavailable` after the deadline where no server
@@ -259,7 +261,7 @@ impl LeafClient {
         Stock::new(Arc::clone(&self.inner.api), name, of, most, life, self.inner.deadline)
     }
 
-    /// Snowflake ids.
+    /// Returns the source of snowflake ids. No server is asked yet.
     #[must_use]
     pub fn snowflake(&self) -> Snowflake {
         let mut made = self.inner.snowflake();
@@ -275,22 +277,26 @@ impl LeafClient {
         made.clone()
     }
 
-    /// Drops every id that this client holds. Each handle ends with `Changed`: ask for new ones. For
-    /// a process that goes on from a snapshot of its memory (AWS Lambda SnapStart, CRIU), from which
-    /// other processes go on, too: call it there before an id is taken, while no call is under way.
+    /// Drops every id that this client holds. Each handle ends with `Changed`: get new ones from
+    /// the client.
+    ///
+    /// Call it in a process that was restored from a snapshot of its memory (AWS Lambda SnapStart,
+    /// CRIU), before it takes an id and while no call is under way. Else all processes restored
+    /// from that snapshot issue the same ids.
     pub fn begin_anew(&self) {
         self.inner.segments.begin_anew();
         self.inner.end_lists(ClientErrorKind::Changed);
     }
 
-    /// Whether ids of leased ranges can be had: `Degraded` while no server answers and the stock
-    /// lasts.
+    /// The health of the leased ranges: `Degraded` while no server answers and the stock still has
+    /// ids.
     #[must_use]
     pub fn health(&self) -> Health {
         self.inner.segments.health()
     }
 
-    /// Ends every handle and gives unused ids back, where nobody was granted ids of the tag since.
+    /// Ends every handle. Gives the unused ids of a tag back, unless later ids of the tag were
+    /// granted meanwhile.
     pub async fn close(&self) {
         let inner = &*self.inner;
         inner.closed.store(true, Ordering::Release);

@@ -1,7 +1,7 @@
 //! One server: where it is, and whether it answers.
 //!
-//! After three errors in a row it is ejected: it gets no requests for a while, longer each time.
-//! Then it is asked how it is, once, and one answer brings it back.
+//! After three errors in a row a server is ejected: others are asked instead, each time for longer.
+//! Then a probe asks for its health, and an answer ends the ejection.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,22 +14,23 @@ use crate::wire::usual_weight;
 
 /// How many errors in a row eject a server.
 const ERRORS: u32 = 3;
-/// How long a server is ejected the first time. Each time that it does not answer then, this
-/// doubles.
+/// How long a server is ejected the first time. The time doubles each time that the server does not
+/// answer the probe at its end.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
-/// How long it is ejected at most.
+/// The longest ejection of a server.
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
-/// How long a server's zone and modes are believed: another one may be at its address by then.
+/// After this time a server is asked for its zone, weight and modes again: another server may have
+/// its address by then.
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// What a server may not have.
+/// One of the two modes; a server may have either of them switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Segment,
     Snowflake,
 }
 
-/// What a server is asked by.
+/// The protocol of the requests to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Protocol {
     /// HTTP/1.1, in JSON.
@@ -52,7 +53,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Reads `http://host:port`, and URLs of the other schemes where this client speaks them.
+    /// Parses `http://host:port`, and the other schemes if this build supports them.
     pub(crate) fn parse(url: &str) -> Result<Self, String> {
         let refuse =
             |why: &str| Err(format!("{why}: give a URL like http://leaf.example.com:8080"));
@@ -94,7 +95,7 @@ impl Place {
         Ok(Self { protocol, encrypted, authority: authority.to_owned() })
     }
 
-    /// The name or the address alone.
+    /// The host, without the port and without brackets.
     #[cfg(feature = "tls")]
     pub(crate) fn host(&self) -> &str {
         let host = self.authority.rsplit_once(':').map_or("", |(host, _)| host);
@@ -109,7 +110,7 @@ pub(crate) struct Endpoint {
     pub(crate) place: Place,
     /// One of the addresses of the server's name.
     pub(crate) address: SocketAddr,
-    /// What is known of it; locked for moments.
+    /// What is known of the server. Locked only briefly, never during a request.
     state: Mutex<State>,
 }
 
@@ -118,12 +119,13 @@ pub(crate) struct Endpoint {
 struct State {
     /// How many requests in a row it did not answer.
     errors: u32,
-    /// How often it was ejected since it answered last, and until when it is.
+    /// How often it was ejected since its last answer, and when the current ejection ends.
     ejections: u32,
     ejected_until: Option<Instant>,
-    /// Which zone and weight it told, and when it is to be asked again.
+    /// The zone and weight that it has reported, and when to ask for them again.
     told: Option<(Option<String>, u32, Instant)>,
-    /// Until when it is believed to have no tags, and to make no snowflake ids.
+    /// While this time is in the future, requests for tags, or for snowflake ids, go to other
+    /// servers: this one has reported that it lacks the mode.
     no_segments: Option<Instant>,
     no_snowflakes: Option<Instant>,
     /// The server had no ids although it answered: a probe must ask for its health.
@@ -131,7 +133,7 @@ struct State {
 }
 
 impl State {
-    /// Until when it is believed not to have this mode.
+    /// Until when the server counts as one that lacks this mode.
     fn without(&mut self, mode: Mode) -> &mut Option<Instant> {
         match mode {
             Mode::Segment => &mut self.no_segments,
@@ -140,14 +142,14 @@ impl State {
     }
 }
 
-/// How gladly a server is asked, the best first.
+/// How much a client prefers a server; the best rank sorts first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// Of the client's own zone; every server, where the client has none.
+    /// In the client's own zone. If the client has no zone, every server.
     Near,
-    /// Of another zone, or of one that it has not told yet.
+    /// In another zone, or in one that is not known yet.
     Far,
-    /// Until then. The one whose time is over first is asked first.
+    /// Ejected until this instant. Among these, the one whose ejection ends first is preferred.
     Ejected(Instant),
 }
 
@@ -157,7 +159,7 @@ impl Endpoint {
         Self { place, address, state: Mutex::default() }
     }
 
-    /// What requests name: a path at its address.
+    /// The URL of a request: `path` at the server's address.
     pub(crate) fn url(&self, path: &str) -> String {
         let scheme = if self.place.encrypted { "https" } else { "http" };
         format!("{scheme}://{}{path}", self.address)
@@ -167,7 +169,7 @@ impl Endpoint {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// How gladly a client of this zone asks it.
+    /// The rank of this server for a client of this zone.
     pub(crate) fn rank(&self, zone: Option<&str>) -> Rank {
         let state = self.state();
         if let Some(until) = state.ejected_until {
@@ -204,7 +206,7 @@ impl Endpoint {
         }
     }
 
-    /// Notes that the server says of itself that it cannot serve.
+    /// Notes that the server reports that it is not ready, and ejects it.
     pub(crate) fn not_ready(&self) {
         let mut state = self.state();
         state.doubtful = false;
@@ -219,13 +221,13 @@ impl Endpoint {
         }
     }
 
-    /// Notes that the server answered, and had no ids: one tag may be in trouble, or all of the
-    /// server.
+    /// Notes that the server answered but had no ids. Perhaps one tag is in trouble, perhaps the
+    /// whole server: a probe will show which.
     pub(crate) fn refused(&self) {
         self.state().doubtful = true;
     }
 
-    /// Lets it alone for a while: twice as long as the last time, unless it answered in between.
+    /// Ejects the server, for twice as long as the last time unless it has answered since.
     fn eject(&self, state: &mut State) {
         let pause = FIRST_EJECTION.saturating_mul(1 << state.ejections.min(10));
         state.ejections += 1;
@@ -237,7 +239,7 @@ impl Endpoint {
         self.state().told = Some((zone, weight, Instant::now() + BELIEVED));
     }
 
-    /// Its share of requests, beside those of its equals.
+    /// The server's weight: its share of the requests among servers of the same rank.
     pub(crate) fn weight(&self) -> u32 {
         self.state().told.as_ref().map_or_else(usual_weight, |(_, weight, _)| *weight)
     }
@@ -249,14 +251,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether it said a moment ago that it does not have this mode.
+    /// Whether the server reported within the last minute that it lacks this mode.
     pub(crate) fn is_without(&self, mode: Option<Mode>) -> bool {
         let until = mode.and_then(|mode| *self.state().without(mode));
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether a probe must ask for the server's health: it may be back, or has not told its zone and
-    /// weight, which matter where there are several.
+    /// Whether a probe must ask for the server's health: its ejection is over, or it answered
+    /// without ids; with `wants_told`, also if its zone and weight are unknown or old.
     pub(crate) fn probe_due(&self, wants_told: bool) -> bool {
         let state = self.state();
         match state.ejected_until {

@@ -15,15 +15,16 @@ pub struct ClientError {
 pub enum ClientErrorKind {
     /// The client was configured with something that it cannot use.
     BadConfig,
-    /// The text is no tag.
+    /// The text is not a valid tag.
     BadTag,
-    /// More ids were asked for at once than can be taken, or none.
+    /// The count is 0, or more than can be taken at once.
     BadCount,
-    /// No record of this name: an operator makes it.
+    /// There is no tag of this name: an operator must create it.
     UnknownTag,
     /// The tag is disabled.
     Disabled,
-    /// The tag was made again: ask the client for it anew.
+    /// The handle is no longer valid, because the tag was made again: get a new one from the
+    /// client.
     Changed,
     /// The tag has no ids left.
     Exhausted,
@@ -31,12 +32,12 @@ pub enum ClientErrorKind {
     NoRanges,
     /// No server gave ids before the deadline.
     Unavailable,
-    /// A server wants another token.
+    /// A server did not accept the token, or requires one.
     Unauthorized,
     /// A server refused for another reason, which the text tells.
     Refused,
-    /// A server offers ids that this client was given before: the store went back, and an operator
-    /// must see to it.
+    /// A server offers ids that this client was granted before: the store has lost allocations, and
+    /// an operator must repair the tag.
     WentBack,
     /// The client was closed.
     Closed,
@@ -55,7 +56,7 @@ impl ClientError {
         Self { kind, text: text.into() }
     }
 
-    /// The error of a handle that has ended, of `what`.
+    /// The error of a handle that has ended. `what` names its ids, like `tag "orders"`.
     pub(crate) fn ended(what: &str, why: ClientErrorKind) -> Self {
         let text = match why {
             ClientErrorKind::Closed => "the client was closed",

@@ -13,13 +13,13 @@ pub(crate) enum AskError {
     /// The request was not served. A later attempt, or another server, may serve it.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// A server said no, and others will, too.
+    /// A server refused the request, and every other server would refuse it, too.
     #[error("{text}")]
     Refused { kind: ClientErrorKind, text: String },
 }
 
 impl AskError {
-    /// Whether fewer ids may be had.
+    /// Whether a request for fewer ids may succeed.
     pub(crate) const fn is_too_many(&self) -> bool {
         use ClientErrorKind::{BadCount, Exhausted};
         matches!(self, Self::Refused { kind: BadCount | Exhausted, .. })
@@ -37,28 +37,28 @@ impl ClientError {
     }
 }
 
-/// Why a server did not serve.
+/// Why a server did not serve a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
-    /// Which server.
+    /// The server that failed; empty if the failure is of no server.
     endpoint: String,
     why: String,
     /// What the failure says of the server.
     pub(crate) fault: Fault,
 }
 
-/// What a failure says of the server that it is of.
+/// What a failure tells about the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The server is ill.
+    /// The server does not answer, or not as a leaf-server does.
     Server,
     /// The server answers, and cannot serve this request now.
     Trouble,
     /// The server does not have the mode that the request is for.
     NoSuchMode,
-    /// The server did not answer, and had less time than an attempt has.
+    /// The server did not answer, but had less time than a full attempt.
     CutShort,
-    /// Nothing.
+    /// Nothing: no server is at fault.
     None,
 }
 

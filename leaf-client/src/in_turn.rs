@@ -1,8 +1,9 @@
-//! Ids in strict order: asked for when they are wanted, never ahead.
+//! Ids in strict order: fetched when callers want them, never ahead.
 //!
 //! Invariant: an id goes to a call that began before the request that fetched it was sent. So a
-//! call that begins after another one's end gets the higher id, as the tag promises. All who wait
-//! share one request, which a task makes: a caller that leaves takes nobody else's ids with it.
+//! call that begins after another call has ended gets the higher id, as the tag promises. A task
+//! sends each request, for all callers that wait: a caller that gives up does not cancel the
+//! request of the others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,21 +19,22 @@ use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
 use crate::failure::AskError;
 
-/// Where the id of a caller that waits goes.
+/// Sends a waiting caller its id, or the error.
 type Caller = oneshot::Sender<Result<Id, AskError>>;
 
-/// A tag whose ids are asked for in turn. The task that asks lives as long as this.
+/// A tag in strict order: one task asks for its ids, one request at a time, for all callers that
+/// wait. The task lives as long as this handle.
 #[derive(Debug)]
 pub(crate) struct InTurn {
     /// Shared with the task.
     asking: Arc<Asking>,
-    /// Who waits for one id; `None` at the end.
+    /// Passes waiting callers to the task; `None` once the handle has ended.
     waiting: Mutex<Option<UnboundedSender<Caller>>>,
-    /// Why no more ids are asked for.
+    /// Why the handle has ended; `None` while it has not.
     ended: Mutex<Option<ClientErrorKind>>,
 }
 
-/// What the task needs.
+/// What the task needs to send requests.
 #[derive(Debug)]
 struct Asking {
     api: Arc<Api>,
@@ -46,7 +48,7 @@ struct Asking {
 }
 
 impl InTurn {
-    /// Call it in a tokio runtime.
+    /// Starts the task. Call it in a tokio runtime.
     pub(crate) fn new(api: Arc<Api>, tag: &str, most: usize, wait: Duration) -> Arc<Self> {
         let most = AtomicUsize::new(most.max(1));
         let (name, of) = (format!("tag {tag:?}"), IdsOf::Tag(tag.to_owned()));
@@ -61,18 +63,18 @@ impl InTurn {
         &self.asking.name
     }
 
-    /// Servers allow so many ids in a list by now.
+    /// Sets the most ids of a request, after the servers' limit has changed.
     pub(crate) fn set_most(&self, most: usize) {
         self.asking.most.store(most.max(1), Ordering::Relaxed);
     }
 
-    /// No id is asked for any more.
+    /// Ends the handle: no more ids are requested.
     pub(crate) fn end(&self, why: ClientErrorKind) {
         self.ended.lock().expect("no holder of this lock panics").get_or_insert(why);
         *self.waiting.lock().expect("no holder of this lock panics") = None;
     }
 
-    /// Refuses a call after the end.
+    /// Returns an error if the handle has ended.
     fn check(&self) -> Result<(), ClientError> {
         let ended = *self.ended.lock().expect("no holder of this lock panics");
         ended.map_or(Ok(()), |why| Err(ClientError::ended(self.name(), why)))

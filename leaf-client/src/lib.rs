@@ -2,7 +2,7 @@
 //!
 //! A tag of a [`LeafClient`] has the double buffer of `leaf-segment`: the client leases a range of
 //! ids from a server, hands them out from memory, and leases the next range before the last one is
-//! used up. Servers may go away for as long as the stock lasts, and nobody notices.
+//! used up. While the stock lasts, callers do not notice that servers are away.
 //!
 //! ```no_run
 //! use leaf_client::LeafClient;
@@ -21,12 +21,12 @@
 //! # }
 //! ```
 //!
-//! Tags whose ids cannot be leased are asked for otherwise, with the same calls: scrambled and
-//! interleaved ids in lists ahead of callers, ids in strict order when they are asked for, one list
-//! for all who wait.
-//! [`blocking`] is for callers without a tokio runtime. With the feature `grpc`, endpoints like
-//! `grpc://leaf-1:50051` are asked over gRPC; with the feature `tls`, those like `https://leaf-1:8080` and
-//! `grpcs://leaf-1:50051` are encrypted.
+//! Tags that cannot be leased have the same methods, but their ids are fetched in other ways.
+//! Scrambled and interleaved ids come in lists, ahead of callers. Ids in strict order are fetched
+//! only when callers want them, in one list for all callers that wait.
+//! [`blocking`] is for callers without a tokio runtime. With the feature `grpc`, requests to
+//! endpoints like `grpc://leaf-1:50051` use gRPC; with the feature `tls`, connections to
+//! `https://leaf-1:8080` or `grpcs://leaf-1:50051` are encrypted.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod api;

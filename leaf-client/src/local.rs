@@ -17,7 +17,7 @@ pub struct LocalIds {
 #[derive(Debug)]
 enum Run {
     Leased(leaf_segment::LocalIds),
-    /// What is left of a run, and how many ids one has.
+    /// The ids left of the current run, and the size of a run.
     Listed(vec::IntoIter<Id>, usize),
 }
 
@@ -36,7 +36,7 @@ impl TagHandle {
 }
 
 impl LocalIds {
-    /// Takes the next id if one is there; never waits.
+    /// Takes the next id if one is in memory; never waits.
     #[inline(always)]
     #[must_use]
     pub fn try_next(&mut self) -> Option<Id> {
@@ -59,7 +59,8 @@ impl LocalIds {
     }
 }
 
-/// Not in the way of the fast path.
+/// Takes the next id of a tag that cannot be leased. Kept out of line, so that the fast path stays
+/// short.
 #[cold]
 fn next_of_list(run: &mut vec::IntoIter<Id>, size: usize, handle: &TagHandle) -> Option<Id> {
     if run.as_slice().is_empty() {

@@ -1,7 +1,8 @@
 //! The servers of a client, and which of them to ask.
 //!
-//! Names are looked up again and again, since what stands behind them changes. Servers of the
-//! client's own zone come first, those that are ejected last; among equals chance decides, by their weights.
+//! Names are looked up in DNS regularly, since their addresses change. Servers in the client's own
+//! zone come first, ejected ones last; among servers of the same rank one is drawn at random, by
+//! weight.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
@@ -13,13 +14,13 @@ use tokio::time::Instant;
 use crate::endpoint::{Endpoint, Mode, Place, Rank};
 use crate::failure::Failure;
 
-/// How long the look-up of a name is believed.
+/// How long the addresses of a name are used before it is looked up again.
 const BELIEVED: Duration = Duration::from_secs(30);
 /// How soon a look-up that failed is made again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The most addresses of all names together.
 const MOST: usize = 256;
-/// How often it is looked whether a name was found.
+/// How often a request without a known server checks whether an address was found.
 const FOUND_LOOK: Duration = Duration::from_millis(10);
 /// How long the look-up of one name may take.
 const LOOK_UP: Duration = Duration::from_secs(5);
@@ -38,7 +39,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// No name is looked up yet: the first request, or the task that follows names, does so.
+    /// Creates the pool. The first request, or the task that follows names, looks the names up.
     pub(crate) fn new(places: Vec<Place>, zone: Option<String>) -> Self {
         let look_up = tokio::sync::Mutex::new(vec![Instant::now(); places.len()]);
         Self { places, zone, known: RwLock::default(), look_up }
@@ -49,8 +50,8 @@ impl Pool {
         self.known.read().expect("no holder of this lock panics").clone()
     }
 
-    /// The server to ask now, of those that were not `tried`. Those that do not have the mode come
-    /// last.
+    /// Chooses the server to ask next, among those not in `tried`. Servers without the mode come
+    /// last. If no server is known yet, waits for the look-up of names.
     pub(crate) async fn choose(
         &self,
         tried: &[Arc<Endpoint>],
@@ -77,7 +78,7 @@ impl Pool {
         by_weight(&fresh).ok_or_else(|| Failure::of_names("every server was asked"))
     }
 
-    /// Whether a server that has the mode and is not ejected was not `tried` yet.
+    /// Whether a server is left that has the mode, is not ejected and is not in `tried`.
     pub(crate) fn has_another(&self, tried: &[Arc<Endpoint>], mode: Option<Mode>) -> bool {
         self.known().iter().any(|endpoint| {
             let sound =
@@ -86,7 +87,7 @@ impl Pool {
         })
     }
 
-    /// The servers that are to be asked how they are.
+    /// The servers for which a health probe is due.
     pub(crate) fn to_probe(&self) -> Vec<Arc<Endpoint>> {
         let mut known = self.known();
         let wants_told = self.zone.is_some() || known.len() > 1;
@@ -94,7 +95,8 @@ impl Pool {
         known
     }
 
-    /// Looks those names up that are due.
+    /// Looks up the names that are due; all names if no server is known. Fails only if no server is
+    /// known afterwards.
     pub(crate) async fn look_names_up(&self) -> Result<(), Failure> {
         let mut due = self.look_up.lock().await;
         let mut look_ups = JoinSet::new();
@@ -139,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// These are the addresses of a name from now on; what is known of their servers is kept.
+    /// Replaces the addresses of a name. Servers whose address stays keep their state.
     fn keep(&self, place: &Place, addresses: Vec<SocketAddr>) {
         let mut known = self.known.write().expect("no holder of this lock panics");
         known.retain(|endpoint| endpoint.place != *place || addresses.contains(&endpoint.address));
@@ -153,7 +155,8 @@ impl Pool {
     }
 }
 
-/// One of these by chance, each as often as its weight says; any where all weigh nothing.
+/// Draws one of these servers at random, in proportion to their weights; evenly if all weights are
+/// 0.
 fn by_weight(equals: &[Arc<Endpoint>]) -> Option<Arc<Endpoint>> {
     let weights: Vec<u32> = equals.iter().map(|one| one.weight()).collect();
     let all: u32 = weights.iter().sum();

@@ -7,17 +7,17 @@ use leaf_core::Id;
 use crate::error::ClientError;
 use crate::stock::Stock;
 
-/// Snowflake ids of the servers, fetched in lists ahead of callers. An id lies here a second at
-/// most, so that its timestamp is that old at most. Ids of lists of several servers are in the
-/// order of those servers' clocks.
+/// Hands out snowflake ids, which it fetches from the servers in lists ahead of callers. An id is
+/// in memory for at most one second, so its timestamp is at most one second old. Ids from different
+/// servers are only as well ordered as those servers' clocks.
 #[derive(Debug, Clone)]
 pub struct Snowflake {
     pub(crate) stock: Arc<Stock>,
 }
 
 impl Snowflake {
-    /// Takes the next id if one is there; never waits. `None` also sees to it that a later call
-    /// succeeds.
+    /// Takes the next id if one is in memory; never waits. If it returns `None`, a fetch is under
+    /// way, so that a later call can succeed.
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
         self.stock.try_next()
@@ -32,7 +32,7 @@ impl Snowflake {
         self.stock.next().await
     }
 
-    /// Takes so many ids, at most 1,000.
+    /// Takes `count` ids, 1 to 1,000.
     ///
     /// # Errors
     /// `BadCount`; else those of [`Self::next`].

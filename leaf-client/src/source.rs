@@ -1,7 +1,8 @@
-//! Servers as the store of a double buffer: a segment is a leased range.
+//! The servers as the store of a double buffer: each segment is a leased range.
 //!
-//! What tags are like is asked for one after the other, each about once in a refresh; the generator
-//! reads what was learnt, so that its reading of all tags costs no request.
+//! A background task asks for the properties of the tags in use, one tag after the other, each
+//! about once per refresh. The generator reads these stored answers, so its regular reading of all
+//! tags sends no request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::meaning::Meaning;
 use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage, TagSettings};
 use leaf_segment::{NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord};
+use leaf_shape::Meaning;
 use tokio::time::Instant;
 
 use crate::api::Api;
@@ -38,14 +39,13 @@ pub(crate) struct ServerSource {
 /// A tag in use.
 #[derive(Debug, Default)]
 struct Used {
-    /// What it was like when it was last asked for; `None` where it is gone, or has no leases any
-    /// more.
+    /// The record as a server last showed it; `None` if the tag does not exist any more.
     record: Option<TagRecord>,
     /// The ranges that were leased last.
     held: Vec<Held>,
 }
 
-/// A leased range, and who leased it.
+/// A leased range, and the server that leased it.
 struct Held {
     leased: Leased,
     from: Arc<Endpoint>,
@@ -72,17 +72,17 @@ impl ServerSource {
         self.used().keys().cloned().collect()
     }
 
-    /// Asks what a tag is like.
+    /// Asks a server for the properties of a tag.
     pub(crate) async fn shown(&self, tag: &Tag) -> Result<TagShown, AskError> {
         let deadline = Instant::now() + self.deadline;
         self.api.ask_on(&AskTag(tag.as_str()), deadline).await
     }
 
-    /// The record that a double buffer needs; one of another meaning for a tag that has no leases,
-    /// so that a handle that had some ends.
+    /// The record that a double buffer needs. For a tag that cannot be leased any more, the record
+    /// has another meaning, which ends the tag's handle.
     ///
-    /// A server of an earlier version names no generation: the known one stays, or handles would end
-    /// with each answer of such a server among newer ones.
+    /// If a server of an earlier version names no generation, the known one stays. Else handles
+    /// would end whenever such a server answers among newer ones.
     fn record(&self, tag: &Tag, shown: &TagShown) -> TagRecord {
         let used = self.used();
         let known = used.get(tag).and_then(|used| used.record.as_ref());
@@ -107,13 +107,13 @@ impl ServerSource {
         }
     }
 
-    /// Keeps what a tag with leases is like.
+    /// Stores the record of a tag that can be leased.
     pub(crate) fn keep(&self, tag: &Tag, shown: &TagShown) {
         let record = self.record(tag, shown);
         self.used().entry(tag.clone()).or_default().record = Some(record);
     }
 
-    /// Asks what a tag is like, and keeps that.
+    /// Asks a server for the properties of a tag, and stores the record.
     pub(crate) async fn read(&self, tag: &Tag) -> Result<Option<TagRecord>, StoreError> {
         let record = match self.shown(tag).await {
             Ok(shown) => Some(self.record(tag, &shown)),
@@ -139,7 +139,7 @@ impl ServerSource {
         Ok(record)
     }
 
-    /// Leases a range of so many ids, and remembers its ticket and the server that leased it.
+    /// Leases a range of `amount` ids, and stores its ticket and the server that leased it.
     async fn lease(&self, tag: &Tag, amount: Step) -> Result<IdRange, StoreError> {
         let operation = || format!("lease ids of tag {:?}", tag.as_str());
         let deadline = Instant::now() + self.deadline;
@@ -164,7 +164,8 @@ impl ServerSource {
         Ok(range)
     }
 
-    /// Gives the end of what was leased back, range by range from the last on.
+    /// Gives the ids of `unused` back to the servers that leased them: range by range, the last one
+    /// first. Returns whether any were taken back.
     async fn return_tail(&self, tag: &Tag, unused: IdRange) -> Result<bool, StoreError> {
         let (mut returned, mut end) = (false, unused.end());
         while end > unused.start() {
@@ -178,8 +179,8 @@ impl ServerSource {
             let start = unused.start().max(leased.range.start());
             let Some(unused) = IdRange::new(start, end) else { break };
             let ask = AskReturn { tag: tag.as_str(), ticket: &leased.ticket, unused };
-            // Once, to the one that leased it: whether a request that was lost came through cannot
-            // be told.
+            // Sent once, to the server that leased the range: if the answer is lost, nobody can
+            // tell whether the ids went back.
             let answer = self.api.ask_only(&from, &ask).await;
             let answer = answer.map_err(|error| {
                 store_error(format!("return ids of tag {:?}", tag.as_str()), error)
@@ -193,7 +194,7 @@ impl ServerSource {
     }
 }
 
-/// An error of servers as the generator of leaf-segment knows errors of a store.
+/// Converts an error of a server into a store's error, which the generator of leaf-segment handles.
 fn store_error(operation: String, error: AskError) -> StoreError {
     let kind = match &error {
         AskError::Failed(_) => StoreErrorKind::Unavailable,
@@ -219,7 +220,8 @@ impl RangeSource for ServerSource {
         Box::pin(self.lease(tag, amount))
     }
 
-    /// Tickets are of the generation in which they were leased: the server compares it.
+    /// The generation is not sent: the ticket belongs to the one of its range, which the server
+    /// compares.
     fn give_back<'a>(
         &'a self,
         tag: &'a Tag,

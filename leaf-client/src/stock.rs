@@ -1,7 +1,8 @@
-//! Ids that are fetched in lists ahead of callers: of tags that have no leases, and snowflake ids.
+//! Ids that are fetched in lists ahead of callers: ids of tags that cannot be leased, and snowflake
+//! ids.
 //!
-//! Invariant: an id of an answer is handed out at most once. Lists are as long as callers use up in
-//! about a second, and shorter where servers allow less or have fewer.
+//! Invariant: an id of a server's answer is handed out at most once. A list has about as many ids
+//! as callers use in a second; fewer if servers allow or have only fewer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,24 +19,24 @@ use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
 use crate::failure::AskError;
 
-/// The shortest list.
+/// The size of the first list, and the least to which slow use shrinks lists.
 const LEAST: usize = 16;
-/// A list that was used up faster makes the next one twice as long, one that lasted four times as
-/// long half.
+/// How long a list is meant to last. After a list that was used up faster, the next one is twice as
+/// long; after one that lasted more than four times as long, half as long.
 const LASTS: Duration = Duration::from_secs(1);
 
 /// The ids of one tag, or snowflake ids, that this client has fetched and not handed out.
 #[derive(Debug)]
 pub(crate) struct Stock {
-    /// Whom it asks.
+    /// Sends the requests for lists.
     api: Arc<Api>,
     /// Like `tag "orders"`.
     name: String,
-    /// What the ids are of.
+    /// Which ids these are: those of a tag, or snowflake ids.
     of: IdsOf,
     /// The most ids of a list.
     most: AtomicUsize,
-    /// How long an id may lie here.
+    /// How old an id may become before it is dropped; `None`: any age.
     life: Option<Duration>,
     /// How long a caller waits.
     wait: Duration,
@@ -45,7 +46,7 @@ pub(crate) struct Stock {
     held: Mutex<Held>,
     /// Whether a list is on its way: one at a time.
     fetching: AtomicBool,
-    /// Told when a list has come, or did not.
+    /// Wakes waiting callers after a fetch has succeeded or failed, and when the stock ends.
     decided: Notify,
 }
 
@@ -56,11 +57,11 @@ struct Held {
     lists: VecDeque<List>,
     /// How many ids the next list has.
     size: usize,
-    /// When the last list was asked for: it lasts from then on.
+    /// When the last list was requested: from then on it is measured how long the list lasts.
     asked_at: Option<Instant>,
-    /// Why the last list did not come.
+    /// Why the last fetch failed; `None` if it succeeded.
     failure: Option<AskError>,
-    /// Why no more ids leave.
+    /// Why the stock has ended; `None` while it has not.
     ended: Option<ClientErrorKind>,
 }
 
@@ -68,7 +69,7 @@ struct Held {
 #[derive(Debug)]
 struct List {
     ids: std::vec::IntoIter<Id>,
-    /// When those that are left are dropped.
+    /// When the ids that are left are dropped; `None`: never.
     until: Option<Instant>,
 }
 
@@ -85,14 +86,14 @@ impl Held {
         }
     }
 
-    /// How many ids there are, old ones included.
+    /// How many ids the lists have, expired ones included.
     fn left(&self) -> usize {
         self.lists.iter().map(|list| list.ids.len()).sum()
     }
 }
 
 impl Stock {
-    /// An empty one. Call it in a tokio runtime.
+    /// Creates an empty stock. Call it in a tokio runtime.
     pub(crate) fn new(
         api: Arc<Api>,
         name: String,
@@ -126,12 +127,12 @@ impl Stock {
         self.held.lock().expect("no holder of this lock panics")
     }
 
-    /// Servers allow so many ids in a list by now.
+    /// Sets the most ids of a list, after the servers' limit has changed.
     pub(crate) fn set_most(&self, most: usize) {
         self.most.store(most.max(1), Ordering::Relaxed);
     }
 
-    /// Nothing leaves it any more.
+    /// Ends the stock: drops its ids and wakes all waiting callers.
     pub(crate) fn end(&self, why: ClientErrorKind) {
         let mut held = self.held();
         held.ended.get_or_insert(why);
@@ -140,7 +141,7 @@ impl Stock {
         self.decided.notify_waiters();
     }
 
-    /// Takes the next id if one is there, and sees to it that more come.
+    /// Takes the next id if one is in memory. Starts a fetch if half a list or less is left.
     pub(crate) fn try_next(self: &Arc<Self>) -> Option<Id> {
         let mut held = self.held();
         let id = held.take();
@@ -172,8 +173,8 @@ impl Stock {
         }
     }
 
-    /// So many ids, in the order in which servers gave them. Ids that were taken before an error
-    /// are lost.
+    /// Takes `count` ids, in the order in which servers gave them. On an error, the ids taken so
+    /// far are lost.
     pub(crate) async fn take(self: &Arc<Self>, count: usize) -> Result<Vec<Id>, ClientError> {
         let most = self.most.load(Ordering::Relaxed);
         if !(1..=most).contains(&count) {
@@ -195,16 +196,17 @@ impl Stock {
         Ok(ids)
     }
 
-    /// Lets the next list have at least so many ids.
+    /// Makes the next list at least `size` ids long, within the servers' limit.
     fn grow_to(&self, size: usize) {
         let mut held = self.held();
         held.size = held.size.max(size);
     }
 
-    /// Asks `take` again whenever a list has come or failed, until it yields something.
+    /// Calls `take`, and again after each fetch that has succeeded or failed, until it returns
+    /// `Some`.
     ///
     /// # Errors
-    /// Why it ended; what a server refused; at the deadline, why the last list did not come.
+    /// Why the stock has ended; a server's refusal; at the deadline, why the last fetch failed.
     async fn wait_for<T>(
         self: &Arc<Self>,
         deadline: Instant,
@@ -294,7 +296,8 @@ impl Stock {
     }
 }
 
-/// While it lives, a list is on its way. Whoever waits is told at its end.
+/// Exists while a fetch is under way. When dropped, it permits the next fetch and wakes all waiting
+/// callers.
 struct Fetching<'a>(&'a Stock);
 
 impl Drop for Fetching<'_> {

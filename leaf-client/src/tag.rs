@@ -1,4 +1,4 @@
-//! A tag in use, whatever its ids are like.
+//! The handle of a tag, whether its ids are leased, listed or in strict order.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ pub struct TagHandle {
     pub(crate) ids: TagIds,
 }
 
-/// How the ids of a tag come.
+/// How a handle gets the ids of its tag.
 #[derive(Debug, Clone)]
 pub(crate) enum TagIds {
     /// In leased ranges.
     Leased(leaf_segment::TagHandle),
     /// In lists ahead of callers.
     Listed(Arc<Stock>),
-    /// When they are asked for.
+    /// Only when a caller wants one: ids in strict order.
     InTurn(Arc<InTurn>),
 }
 
 impl TagIds {
-    /// Ends what the client itself keeps; a double buffer ends with its generator.
+    /// Ends a handle that does not use leased ranges. One that does ends with its generator.
     pub(crate) fn end(&self, why: ClientErrorKind) {
         match self {
             Self::Leased(_) => {}
@@ -44,8 +44,9 @@ impl TagHandle {
         &self.tag
     }
 
-    /// Takes the next id if one is there; never waits. `None` also sees to it that a later call
-    /// succeeds. A tag in strict order never has one.
+    /// Takes the next id if one is in memory; never waits. If it returns `None`, ids are being
+    /// fetched, so that a later call can succeed. For a tag in strict order it always returns
+    /// `None`.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
@@ -79,16 +80,19 @@ impl TagHandle {
     }
 
     /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it
-    /// must. More than a segment holds is leased by itself: such a range is unordered against the
-    /// ids of [`Self::next`].
+    /// must. If they are more than a segment holds, a separate range is leased, which may be above
+    /// or below the ids that [`Self::next`] returns later.
     ///
     /// # Errors
-    /// `BadCount` for 0 or more than the tag allows; `NoRanges` in a tag whose ids have none, see
+    /// `BadCount` for 0 or more than the tag allows; `NoRanges` if the ids form no ranges, see
     /// [`Self::take_ids`]; else those of [`Self::next`]. Ids that were taken before an error are
     /// lost, which makes a gap.
     pub async fn take(&self, count: usize) -> Result<Vec<IdRange>, ClientError> {
         match &self.ids {
-            TagIds::Leased(handle) => Ok(handle.take(count).await?),
+            TagIds::Leased(handle) => {
+                let ranges = handle.take(count).await?.into_ranges();
+                Ok(ranges.expect("only a plain tag has leases"))
+            }
             TagIds::Listed(_) | TagIds::InTurn(_) => {
                 let text = format!(
                     "tag {:?}: its ids are no ranges: take them one by one, or as a list with take_ids",
@@ -99,14 +103,14 @@ impl TagHandle {
         }
     }
 
-    /// Takes exactly `count` ids, and waits where it must, in every tag. In strict order they
-    /// follow each other.
+    /// Takes exactly `count` ids as a list, whatever the kind of the tag, and waits where it must.
+    /// The ids of a tag in strict order follow each other.
     ///
     /// # Errors
-    /// The errors of [`Self::take`], but `NoRanges`.
+    /// The errors of [`Self::take`], except `NoRanges`.
     pub async fn take_ids(&self, count: usize) -> Result<Vec<Id>, ClientError> {
         match &self.ids {
-            TagIds::Leased(handle) => Ok(handle.take_ids(count).await?.collect()),
+            TagIds::Leased(handle) => Ok(handle.take(count).await?.collect()),
             TagIds::Listed(stock) => stock.take(count).await,
             TagIds::InTurn(turns) => turns.take(count).await,
         }

@@ -1,8 +1,8 @@
-//! What servers answer. Fields that this version does not know are left out: a later server may
-//! have more.
+//! The JSON answers of servers. Unknown fields are ignored: a later version of the server may send
+//! more.
 
-use leaf_segment::meaning::Order;
 use leaf_segment::store::TagGeneration;
+use leaf_shape::Order;
 use serde::{Deserialize, Deserializer};
 
 /// The JSON answer to `GET /v1/server`.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 pub(crate) struct Server {
     #[serde(default)]
     pub(crate) zone: Option<String>,
-    /// Of a server of an earlier version that of most.
+    /// The usual weight if the server is of an earlier version, which sends none.
     #[serde(default = "usual_weight")]
     pub(crate) weight: u32,
     #[serde(default = "yes")]
@@ -34,12 +34,12 @@ pub(crate) struct TagShown {
     pub(crate) step: Option<i64>,
     pub(crate) max_take: i64,
     pub(crate) max_count: usize,
-    /// `None` from a server of an earlier version, too.
+    /// `None` if the tag has none, or the server is of an earlier version.
     #[serde(default, deserialize_with = "generation")]
     pub(crate) generation: Option<TagGeneration>,
 }
 
-/// Which making or repair of a tag a text names; what is no such text names none.
+/// Parses a tag's generation; `None` if the text is not one.
 fn generation<'de, D: Deserializer<'de>>(from: D) -> Result<Option<TagGeneration>, D::Error> {
     let text = Option::<String>::deserialize(from)?;
     Ok(text.and_then(|text| text.parse().ok()))
@@ -65,7 +65,7 @@ pub(crate) struct Ids {
     pub(crate) ids: Vec<String>,
 }
 
-/// RFC 9457, section 3.1.
+/// An error response: problem details of RFC 9457, section 3.1.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Problem {
     #[serde(default)]
@@ -75,23 +75,23 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// Whether a leaf-server said it, and no gateway.
+    /// Whether a leaf-server sent the response, rather than a gateway in front of it.
     pub(crate) fn is_of_leaf(&self) -> bool {
         self.r#type.starts_with("urn:leaf:problem:")
     }
 
-    /// The text of an error, as far as it fits into a line.
+    /// The text of the error, shortened to one line.
     pub(crate) fn text(&self) -> String {
         one_line(&self.detail)
     }
 
-    /// The last part of its type, like `unknown-tag`.
+    /// The last part of the problem's type, like `unknown-tag`.
     pub(crate) fn kind(&self) -> &str {
         self.r#type.rsplit(':').next().unwrap_or_default()
     }
 }
 
-/// What a server says, as far as it can stand in a line.
+/// The text of a server in one line: without control characters, at most 200 characters.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(200).collect()
 }

@@ -1,5 +1,5 @@
-//! Servers that are none, or not what they should be: typed errors that name the server, and
-//! nothing repeated.
+//! Servers that are no Leaf servers, or misbehave: the client returns typed errors that name the
+//! server, and issues no id twice.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -48,7 +48,7 @@ fn builder(url: &str) -> LeafClientBuilder {
     LeafClient::builder().endpoint(url).deadline(Duration::from_millis(700))
 }
 
-/// What a tag is like, with more than this version knows.
+/// The description of a tag, with a field that this version of the client does not have.
 const TAG: &str = r#"{"tag":"orders","order":"relaxed","leases":true,"step":10,"max_take":1000,"max_count":100,"new":{"a":[1]}}"#;
 
 fn lease(start: i64, end: i64) -> String {
@@ -121,8 +121,8 @@ async fn a_wrong_token_is_told_and_the_token_never() {
     assert_eq!(error.kind(), ClientErrorKind::BadConfig);
 }
 
-/// Ranges that are not what was asked for, and ranges that were given before: no id of them is
-/// handed out.
+/// Ranges of another length than requested, and ranges that were granted before: the client hands
+/// out no id of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_goes_back_is_not_followed() {
     let wrong_length = server(|line, _| match count(line) {
@@ -204,7 +204,8 @@ async fn a_server_in_trouble_is_not_flooded() {
     assert!((6..22).contains(&asked), "{asked}");
 }
 
-/// The end of the caller's time tells less than what a server said before.
+/// A server's refusal is more informative than the timeout of a later attempt, so it is what the
+/// caller gets.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reason_outlives_a_last_try_without_an_answer() {
     let away = r#"{"type":"urn:leaf:problem:unavailable","detail":"the store is away"}"#;

@@ -1,5 +1,5 @@
-//! Servers of gRPC that are none, or not what they should be: typed errors that name the server,
-//! and the token never.
+//! gRPC servers that are no Leaf servers, or misbehave: the client returns typed errors that name
+//! the server, and never the token.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 #![cfg(feature = "grpc")]
 
@@ -21,12 +21,12 @@ type Answer<T> = Result<Response<T>, Status>;
 /// What a server answers.
 #[derive(Debug, Clone, Default)]
 struct Fake {
-    /// Every call.
+    /// The error with which it refuses every call, if any.
     refuses: Option<Status>,
     tag: DescribeTagResponse,
     lease: LeaseRangeResponse,
     ids: Vec<i64>,
-    /// The metadata that it wants.
+    /// The `authorization` metadata that it requires, if any.
     wants: Option<&'static str>,
 }
 
@@ -121,7 +121,7 @@ fn builder(url: &str) -> LeafClientBuilder {
     LeafClient::builder().endpoint(url).deadline(Duration::from_millis(700))
 }
 
-/// What a leaf-server says.
+/// The error status of a leaf-server, with its reason as a detail.
 fn refusal(code: Code, reason: &str) -> Status {
     let details = ErrorDetails::with_error_info(reason, "leaf", HashMap::new());
     Status::with_error_details(code, "because\u{7}", details)

@@ -1,7 +1,7 @@
-//! The two clocks that Leaf reads, behind one trait.
+//! The two clocks that Leaf reads, wall clock and boot clock, behind one trait.
 //!
-//! Nothing else in the workspace may ask the system for the time: a test hands in a [`ManualClock`]
-//! and moves it as it likes.
+//! No other code in the workspace may read the system's time, so that a test can hand in a
+//! [`ManualClock`] and set it freely.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use crate::UnixMillis;
 
-/// When this version was made, 2026-11-01: no right clock shows an earlier time. One that does was
-/// not set yet, after a boot without a battery, say.
+/// The release date of this version, 2026-11-01. A wall clock that shows an earlier time is wrong:
+/// it was not set yet, for example after a boot without a battery.
 pub const RELEASED: UnixMillis = UnixMillis::new(1_793_491_200_000);
 
-/// A source of time. Implementations must be cheap: snowflake ids read `boot` once per call.
+/// A source of time. Both methods must be cheap: each call that takes snowflake ids reads `boot`
+/// once.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Time since the Unix epoch by the wall clock. It may jump either way at any moment.
     fn wall(&self) -> Duration;
@@ -27,7 +28,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A clock that stands still until it is told otherwise.
+/// A clock for tests, whose time changes only by [`Self::advance`] and [`Self::set_wall`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,7 +66,7 @@ impl ManualClock {
         });
     }
 
-    /// Steps the wall clock, as an administrator or NTP would. The boot clock does not notice.
+    /// Sets the wall clock, as an administrator or NTP would. The boot clock is unchanged.
     pub fn set_wall(&self, wall: UnixMillis) {
         self.change(|now| now.wall = wall.since_epoch());
     }

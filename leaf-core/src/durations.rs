@@ -1,4 +1,4 @@
-//! How long something took, counted so that a page of metrics can show it.
+//! A histogram of durations, for a page of metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,10 +8,11 @@ const FIRST: u64 = 16_000;
 /// How many buckets have a bound.
 const BOUNDED: usize = 20;
 
-/// Counts of durations in buckets whose bounds double, from 16 µs to 8.4 s, and their sum.
+/// Counts of durations in buckets whose bounds double, from 16 µs to 8.4 s, and the sum of the
+/// durations.
 ///
-/// Adding costs two additions to memory, whatever `times` is. Give a thread that adds often a value of its
-/// own: two threads that add to the same one slow each other down.
+/// [`Self::add`] costs two atomic additions, whatever `times` is. A thread that adds often should
+/// have its own `Durations`: two threads that add to the same one slow each other down.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,26 +31,26 @@ pub struct Durations {
     sum: AtomicU64,
 }
 
-/// What [`Durations`] held at a moment.
+/// A snapshot of a [`Durations`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DurationCounts {
-    /// How many durations there were in each bucket: above the bound before it, and up to its own. The
-    /// last one has no bound.
+    /// How many durations each bucket has: those above the bound of the bucket before it, up to and
+    /// including its own bound. The last bucket has no bound.
     pub buckets: [u64; BOUNDED + 1],
-    /// The sum of all of them. Read while somebody adds it may be one addition ahead of the buckets, or
-    /// behind.
+    /// The sum of all durations. If it is read while other threads add, it may be ahead of the
+    /// buckets or behind them, by the additions under way.
     pub sum: Duration,
 }
 
 impl Durations {
-    /// Adds a duration, once for each of `times` things that took it.
+    /// Adds `duration` `times` times, for that many operations that each took so long.
     pub fn add(&self, duration: Duration, times: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket(nanos)].fetch_add(times, Ordering::Relaxed);
         self.sum.fetch_add(nanos.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// What it holds now.
+    /// Returns the counts and the sum of now.
     #[must_use]
     pub fn counts(&self) -> DurationCounts {
         DurationCounts {
@@ -60,7 +61,8 @@ impl Durations {
 }
 
 impl DurationCounts {
-    /// The bounds of the buckets, without the last one, which has none.
+    /// The upper bounds of the buckets in ascending order. The last bucket has none and is left
+    /// out.
     pub fn bounds() -> impl Iterator<Item = Duration> {
         (0..BOUNDED).map(|bucket| Duration::from_nanos(FIRST << bucket))
     }
@@ -71,7 +73,7 @@ impl DurationCounts {
         self.buckets.iter().sum()
     }
 
-    /// Adds those of another one.
+    /// Adds the counts and the sum of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (bucket, more) in self.buckets.iter_mut().zip(other.buckets) {
             *bucket += more;
@@ -80,7 +82,7 @@ impl DurationCounts {
     }
 }
 
-/// The first bucket whose bound is not below.
+/// The index of the first bucket whose bound is at least `nanos`.
 fn bucket(nanos: u64) -> usize {
     let firsts = nanos.div_ceil(FIRST).max(1);
     // The binary logarithm, rounded up.

@@ -1,7 +1,7 @@
 //! Whether a generator can answer now, and why not.
 //!
-//! The distinction carries the service through an outage: a dead store with stock left is
-//! *degraded*, not *not ready*; else one database would take every node out of the balancer at
+//! A node whose store does not answer, but which still has ids in memory, is *degraded*, not *not
+//! ready*. Otherwise the outage of one database would take every node out of the load balancer at
 //! once.
 
 use std::fmt;
@@ -39,7 +39,8 @@ pub struct HealthReason {
 /// Defines [`HealthCode`] from a list of codes and names, so that each is written in one place.
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident => $name:literal,)*) => {
-        /// What is wrong, for programs: its name stays the same in later versions, which may add more.
+        /// What is wrong, for programs. The names of codes stay the same in later versions, which
+        /// may add codes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum HealthCode {
@@ -86,11 +87,11 @@ codes! {
     Clock => "clock",
     /// The state file cannot be written.
     StateFile => "state_file",
-    /// Ids have reached the ceiling that is written down.
+    /// Ids have reached the ceiling that the registry or the state file holds.
     CeilingReached => "ceiling_reached",
     /// The timestamps of the layout are used up.
     EndOfTime => "end_of_time",
-    /// The timestamps of the layout are used up in some months.
+    /// The timestamps of the layout will be used up within some months.
     EndOfTimeNear => "end_of_time_near",
     /// This process is a forked child of the one that opened the generator.
     Forked => "forked",
@@ -103,7 +104,7 @@ impl fmt::Display for HealthCode {
 }
 
 impl HealthReason {
-    /// A reason of this kind.
+    /// Makes a reason from its code and its text.
     #[must_use]
     pub fn new(code: HealthCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
@@ -111,13 +112,13 @@ impl HealthReason {
 }
 
 impl Health {
-    /// Ids flow, in spite of this.
+    /// Makes [`Self::Degraded`] with one reason: ids flow in spite of it.
     #[must_use]
     pub fn degraded(code: HealthCode, text: impl Into<String>) -> Self {
         Self::Degraded(vec![HealthReason::new(code, text)])
     }
 
-    /// No ids, because of this.
+    /// Makes [`Self::NotReady`] with one reason: no id can be issued because of it.
     #[must_use]
     pub fn not_ready(code: HealthCode, text: impl Into<String>) -> Self {
         Self::NotReady(vec![HealthReason::new(code, text)])
@@ -148,7 +149,8 @@ impl Health {
         }
     }
 
-    /// The worse of two, with the reasons of both, those of the worse first.
+    /// Returns the worse of two states, with the reasons of both. The reasons of the worse state
+    /// come first.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         use Health::{Degraded, NotReady, Ready};

@@ -1,6 +1,6 @@
-//! The id: what everything else exists to hand out.
+//! The id, the number that Leaf hands out.
 //!
-//! Invariant: never negative, so that it fits a signed BIGINT and Java's `long`.
+//! Invariant: an id is never negative, so that it fits a signed BIGINT and Java's `long`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -6,8 +6,8 @@
 //! [`Clock`] or a tick as an argument. A program that brings its own clock and its own storage can
 //! compose snowflake ids with [`Layout`] and [`sequencer`] alone, see `examples/own_clock.rs`.
 //!
-//! The feature `serde` makes the types readable and writable by serde; `scramble` adds ids that
-//! show neither how many there are nor their order; `system-clock` adds the clocks of the machine.
+//! The feature `serde` makes the types readable and writable by serde; `system-clock` adds the clocks of
+//! the machine.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod clock;
@@ -17,8 +17,6 @@ mod id;
 mod layout;
 mod millis;
 mod range;
-#[cfg(feature = "scramble")]
-mod scramble;
 pub mod sequencer;
 #[cfg(feature = "serde")]
 mod serde_impls;
@@ -27,8 +25,6 @@ mod sync;
 #[cfg(feature = "system-clock")]
 mod system_clock;
 mod tag;
-mod template;
-mod text_form;
 #[cfg(feature = "records")]
 mod unknown_fields;
 mod unknown_name;
@@ -41,14 +37,10 @@ pub use id::{Id, ParseIdError};
 pub use layout::{Composer, Field, Layout, LayoutError, Parts, Unit};
 pub use millis::UnixMillis;
 pub use range::{IdRange, IdRangeIter};
-#[cfg(feature = "scramble")]
-pub use scramble::{KeyCheck, KeyError, KeyId, MasterKey, Scramble, ScrambleDomain};
 pub use step::{Step, StepError};
 #[cfg(feature = "system-clock")]
 pub use system_clock::SystemClock;
 pub use tag::{Tag, TagError};
-pub use template::{Day, Template, TemplateError};
-pub use text_form::{IdText, TextForm, TextFormError};
 #[cfg(feature = "records")]
 pub use unknown_fields::UnknownFields;
 pub use unknown_name::UnknownName;

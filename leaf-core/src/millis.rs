@@ -39,7 +39,7 @@ impl UnixMillis {
         self.0
     }
 
-    /// For people: date and time of UTC, to the second.
+    /// Formats the instant for people: date and time in UTC, to the second.
     ///
     /// ```
     /// use leaf_core::UnixMillis;
@@ -50,9 +50,9 @@ impl UnixMillis {
     pub fn utc(self) -> impl fmt::Display {
         let seconds = self.0 / 1000;
         let (days, second) = (seconds / 86_400, seconds % 86_400);
-        // Years are counted from March, so that a leap day is the last one: then the months before
-        // a day follow from its number by one division. The calendar repeats every 400 years
-        // (`civil_from_days` of <https://howardhinnant.github.io/date_algorithms.html>).
+        // Years are counted from March, so that a leap day is the last day of its year: then one
+        // division turns the number of a day in the year into its month. The calendar repeats every
+        // 400 years (`civil_from_days` of <https://howardhinnant.github.io/date_algorithms.html>).
         let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
         let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
         let day = day - (365 * year + year / 4 - year / 100);
@@ -80,7 +80,7 @@ fn whole_millis(duration: Duration) -> u64 {
 impl std::ops::Add<Duration> for UnixMillis {
     type Output = Self;
 
-    /// Later by whole milliseconds of `duration`.
+    /// Adds `duration`, rounded down to whole milliseconds.
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(whole_millis(duration)))
     }
@@ -89,7 +89,8 @@ impl std::ops::Add<Duration> for UnixMillis {
 impl std::ops::Sub<Duration> for UnixMillis {
     type Output = Self;
 
-    /// Earlier by whole milliseconds of `duration`, not before the Unix epoch.
+    /// Subtracts `duration`, rounded down to whole milliseconds. The result is not before the Unix
+    /// epoch.
     fn sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(whole_millis(duration)))
     }

@@ -91,6 +91,22 @@ impl IntoIterator for IdRange {
 #[derive(Debug, Clone)]
 pub struct IdRangeIter(Range<i64>);
 
+impl IdRangeIter {
+    /// The ids that are left.
+    ///
+    /// ```
+    /// use leaf_core::IdRange;
+    ///
+    /// let mut ids = IdRange::new(7, 10).expect("0 <= start < end").iter();
+    /// ids.next();
+    /// assert_eq!(ids.rest(), IdRange::new(8, 10));
+    /// ```
+    #[must_use]
+    pub fn rest(&self) -> Option<IdRange> {
+        IdRange::new(self.0.start, self.0.end)
+    }
+}
+
 impl Iterator for IdRangeIter {
     type Item = Id;
 

@@ -1,7 +1,8 @@
-//! How the types are written by serde, with the feature `serde`.
+//! Serde implementations for the types of this crate, with the feature `serde`.
 //!
-//! Invariant: what is read was checked by the type's own constructor. Text formats write an [`Id`]
-//! as a text: as a number JavaScript would round it, and rounded ids repeat. Both forms are read.
+//! Invariant: every value that is read passed the checks of its type's constructor. Text formats
+//! such as JSON hold an [`Id`] as a string: JavaScript would round a number, and two rounded ids
+//! can be equal. An id is read from a string or a number.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +13,7 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::{Id, IdRange, Layout, Step, Tag, UnixMillis, WorkerId};
 
-/// Reads a text, or a number where the type has one.
+/// Visitor that parses a string, or converts a number with `number`.
 struct Read<T> {
     expected: &'static str,
     number: fn(i64) -> Option<T>,
@@ -84,7 +85,7 @@ impl<'de> Deserialize<'de> for IdRange {
     }
 }
 
-/// Types that are a text.
+/// Implements serde for types that are written as a string.
 macro_rules! as_text {
     ($($type:ty: $expected:literal),*) => {$(
         impl Serialize for $type {
@@ -107,7 +108,7 @@ macro_rules! as_text {
 
 as_text!(Tag: "a tag", Layout: "a layout like t41-w10-s12/1ms");
 
-/// Types that are a number.
+/// Implements serde for types that are written as a number.
 macro_rules! as_number {
     ($($type:ty: $number:ty, $make:expr);* $(;)?) => {$(
         impl Serialize for $type {

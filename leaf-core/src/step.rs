@@ -1,7 +1,8 @@
 //! The step: how many ids one trip to the store reserves.
 //!
-//! Invariant: 1 to `i32::MAX`, what Leaf's `step int` column can hold and mean. A step of 0 would
-//! hand out the same range again, a negative one would walk back over issued ids.
+//! Invariant: 1 to `i32::MAX`, the positive values of Leaf's column `step int`. With a step of 0
+//! the store would grant the same range again, and with a negative step ids that were issued
+//! before.
 
 use std::fmt;
 

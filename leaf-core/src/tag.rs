@@ -1,8 +1,8 @@
 //! The tag: Leaf's `biz_tag`, the name of one sequence of ids.
 //!
 //! Invariant: 1 to 128 characters (the column is `varchar(128)`), no control character, no white
-//! space at either end. Compared as bytes: `order` and `Order` are two tags. Stores whose collation
-//! thinks otherwise must be asked in a way that does not use it.
+//! space at either end. Tags are compared as bytes: `order` and `Order` are two tags. A store whose
+//! collation treats them as equal must compare in another way.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -62,7 +62,7 @@ impl FromStr for Tag {
     }
 }
 
-/// Lets a map keyed by `Tag` be asked with a plain `&str`: both hash and compare as the text.
+/// Allows look-ups by `&str` in a map with `Tag` keys: both hash and compare as the text.
 impl Borrow<str> for Tag {
     fn borrow(&self) -> &str {
         &self.0

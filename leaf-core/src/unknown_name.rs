@@ -2,20 +2,21 @@
 
 use thiserror::Error;
 
-/// The text is none of the names, or forms, that the value can have. The message says which there
-/// are.
+/// The text is not one of the names or forms that the value can have. The message lists them.
 ///
 /// # Examples
 /// ```
-/// let error = "uuidv7".parse::<leaf_core::TextForm>().unwrap_err();
-/// assert_eq!(error.to_string(), "give one of uuid, ulid, tsid, objectid");
+/// use leaf_core::UnknownName;
+///
+/// const ORDER: UnknownName = UnknownName::new("give relaxed or strict");
+/// assert_eq!(ORDER.to_string(), "give relaxed or strict");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct UnknownName(&'static str);
 
 impl UnknownName {
-    /// `instead` says what to give, like "give daily, monthly or yearly".
+    /// Makes the error. `instead` is its message, like "give daily, monthly or yearly".
     #[must_use]
     pub const fn new(instead: &'static str) -> Self {
         Self(instead)

@@ -1,6 +1,6 @@
-//! The worker id: which node's slice of the id space this is.
+//! The worker id: the number in a snowflake id that no two nodes use at the same time.
 //!
-//! Whether a value fits is the layout's to say ([`crate::Layout::max_worker`]).
+//! The layout decides which values fit ([`crate::Layout::max_worker`]).
 
 use std::fmt;
 

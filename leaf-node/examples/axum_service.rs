@@ -2,7 +2,7 @@
 //!
 //!     cargo run -p leaf-node --example axum_service -- 127.0.0.1:3000
 //!
-//! Without an address it asks itself once, and ends.
+//! Without an address it sends two requests to itself, and ends.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ struct Service {
     leaf: Arc<Leaf>,
 }
 
-/// The number of a new order. When the database is away for longer than the ids in memory last,
-/// clients hear that they may try again.
+/// The number of a new order. If the database is unavailable for longer than the ids in memory
+/// last, clients get status 503 and may try again.
 async fn new_order(State(service): State<Service>) -> Result<String, StatusCode> {
     let id = service.orders.next().await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
     Ok(id.to_string())

@@ -1,8 +1,9 @@
 //! Leaf for callers without a tokio runtime.
 //!
-//! [`Leaf`] has a runtime of its own with one thread, on which refills and the keeper of the worker
-//! id run. Do not call it from asynchronous code: a wait would block the runtime there, and panics.
-//! A forked child must not take ids from it: it has a copy of the parent's.
+//! [`Leaf`] has its own runtime with one thread, on which refills and the keeper of the worker id
+//! run. Do not call it from asynchronous code: waiting there panics, because it would block the
+//! caller's runtime. A forked child must not take ids from it: the child has a copy of the parent's
+//! ids.
 
 use leaf_core::{Health, Id};
 use leaf_segment::{SegmentError, TagHandle};
@@ -30,8 +31,8 @@ use crate::{LeafBuilder, OpenError};
 /// ```
 #[derive(Debug)]
 pub struct Leaf {
-    // Declared, and so dropped, before the runtime: its tasks are told to stop while they can still
-    // run.
+    // Declared before the runtime, so that it is dropped first: its tasks are told to stop while
+    // they can still run.
     leaf: Option<crate::Leaf>,
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
@@ -42,15 +43,15 @@ impl Leaf {
     /// Opens a node, see [`crate::Leaf::open`].
     ///
     /// # Errors
-    /// Its own, and `Thread` where the system gives none.
+    /// The errors of [`crate::Leaf::open`], and `Thread` if the system starts no thread.
     pub fn open(config: Config) -> Result<Self, OpenError> {
         Self::run(crate::Leaf::open(config))
     }
 
-    /// Opens what was built, see [`LeafBuilder::open`].
+    /// Opens the node that `builder` describes, see [`LeafBuilder::open`].
     ///
     /// # Errors
-    /// Its own, and `Thread` where the system gives none.
+    /// The errors of [`LeafBuilder::open`], and `Thread` if the system starts no thread.
     pub fn build(builder: LeafBuilder) -> Result<Self, OpenError> {
         Self::run(builder.open())
     }
@@ -97,7 +98,8 @@ impl Leaf {
         generator.try_next_unless_queued().map_or_else(|| self.wait(generator.next()), Ok)
     }
 
-    /// Waits for what else a handle or the generator of [`Self::leaf`] does.
+    /// Blocks until `work` is done, which is any other call of a handle or of the generator of
+    /// [`Self::leaf`].
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.as_ref().expect("taken by drop alone").block_on(work)
     }

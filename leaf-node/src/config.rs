@@ -1,12 +1,12 @@
 //! The configuration: one struct per section, each with a written-out default.
 //!
-//! What it refuses is told in one line that names the key, what was written and where; a value that
-//! may hold a secret is never repeated.
+//! An error is one line that names the key, the value and where it was set; a value that may hold a
+//! secret is never repeated.
 //!
-//! `Sources::load` (with the feature `server-config`) merges all sources, with what is in the files that keys name (secrets), into a
-//! [`Config`] and checks it; a program that makes a `Config` itself has it checked by
-//! [`Leaf::open`](crate::Leaf::open). Some bounds of snowflake mode are checked only when the node
-//! is opened.
+//! `Sources::load` (with the feature `server-config`) merges all sources, and the files of secrets
+//! that keys name, into a [`Config`] and checks it. [`Leaf::open`](crate::Leaf::open) checks a
+//! `Config` that a program makes itself. Some bounds of snowflake mode are checked only when the
+//! node is opened.
 
 #[cfg(feature = "server-config")]
 mod keys;
@@ -40,34 +40,36 @@ pub struct Config {
     /// The name of the cluster of Leaf nodes, part of paths in ZooKeeper and etcd (Java:
     /// leaf.name). Nodes of different names know nothing of each other, even in one registry.
     pub name: String,
-    /// Where state is kept: SQLite files, the snowflake state file, the marks of the regression
-    /// guard. Two nodes never share one; the state file is locked.
+    /// The directory for state: SQLite files, the snowflake state file, the marks of the regression
+    /// guard. Each node needs its own; the state file is locked.
     pub data_dir: PathBuf,
-    /// This node's identity to the worker registry, `ip:port`. Default: found from the interfaces.
+    /// This node's identity in the worker registry, `ip:port`. Default: found from
+    /// `advertise_interface`, `http.listen` and `advertise_guess`.
     pub advertise: Option<String>,
     /// The interface whose address is the identity: its name, or a network like 10.0.0.0/8.
     pub advertise_interface: Option<String>,
-    /// Which address is taken where neither is given: `first`, or `java` for the one that a Java
-    /// Leaf takes.
+    /// Which address becomes the identity if neither the two keys above nor `http.listen` give one:
+    /// `first`, or `java` for the one that a Java Leaf takes.
     pub advertise_guess: Guess,
-    /// The port of an identity that is found so. Default: that of `http.listen`.
+    /// The port of the identity if `advertise` is not set. Default: the port of `http.listen`.
     pub advertise_port: Option<u16>,
     /// How long a stop waits for requests under way, and then for the registry and the store; 0 s
     /// to 1 h. What is not given back in time costs ids, never uniqueness.
     pub stop_grace: Span,
-    /// How long a stop only says that this node is not ready, before anything ends: the time that
-    /// balancers take to notice; 0 s to 10 min.
+    /// How long a stop only reports that this node is not ready, before anything ends, so that load
+    /// balancers can notice it; 0 s to 10 min.
     pub stop_delay: Span,
-    /// The zone of the data centre that this node stands in, for clients that prefer a near one. 1
-    /// to 64 letters, digits, `-`, `_` and `.`.
+    /// The zone of this node's data centre, for clients that prefer nodes in their own zone. 1 to
+    /// 64 letters, digits, `-`, `_` and `.`.
     pub zone: Option<String>,
-    /// How large a share of requests clients that choose among nodes send here, beside the weights of
-    /// the others; 0 to 1000, default 100. 0: none, as long as another one answers.
+    /// This node's share of the requests of clients that choose among nodes, relative to the
+    /// weights of the other nodes; 0 to 1000, default 100. 0: no requests, as long as another node
+    /// answers.
     pub weight: u32,
     /// Time zone of decoded timestamps, an IANA name. Default: the system's.
     pub time_zone: Option<String>,
-    /// A file with the names of callers, the hashes of their tokens, and what they may do. Without it
-    /// ids are open to everybody.
+    /// A file with the names of callers, the hashes of their tokens, and their roles. Without this
+    /// file ids are open to everybody.
     pub tokens_file: Option<PathBuf>,
     /// The listener for ids.
     pub http: Http,
@@ -118,7 +120,7 @@ impl Default for Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Guess {
-    /// The first that others may reach, IPv4 before IPv6.
+    /// The first address that is neither loopback nor link-local, IPv4 before IPv6.
     First,
     /// The last IPv4 address that is not loopback: Java lists the interfaces the other way round,
     /// and a Java Leaf takes the first of its list.
@@ -135,8 +137,8 @@ impl<'de> Deserialize<'de> for Guess {
     }
 }
 
-/// The configuration or the command line is wrong, which the caller can correct: exit code 2. Never
-/// a failure of a store: scripts can tell the two apart.
+/// An error in the configuration or the command line, which the caller can correct: exit code 2. A
+/// failure of a store is never a `ConfigError`, so that scripts can tell the two apart.
 ///
 /// The text names the key or the flag and never holds a secret, so that it can be logged.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +154,7 @@ impl ConfigError {
 }
 
 impl Config {
-    /// What changes while the server runs, of the keys in no section.
+    /// The keys outside of all sections whose changes need no restart.
     pub const LIVE: &[&str] = &["tokens_file", "weight"];
 
     /// The file of callers and their tokens, where there is one.
@@ -161,7 +163,7 @@ impl Config {
         self.tokens_file.as_deref().filter(|file| !file.as_os_str().is_empty())
     }
 
-    /// The listeners that encrypt, and those that may.
+    /// The key and the value of `tls` of each listener, also if it is `off`.
     #[must_use]
     pub fn tls_modes(&self) -> [(&'static str, TlsMode); 4] {
         [
@@ -189,7 +191,8 @@ impl Config {
         }
     }
 
-    /// A configuration in which every key has a value of its type, but for tables, lists and texts.
+    /// A configuration in which every optional number has a value, so that the types of all numbers
+    /// can be read from it.
     #[cfg(feature = "server-config")]
     fn example() -> Self {
         let mut example = Self { advertise_port: Some(0), ..Self::default() };
@@ -198,8 +201,8 @@ impl Config {
         example
     }
 
-    /// Refuses what no node should run with. Every section checks its own bounds; here is what
-    /// concerns several sections.
+    /// Refuses what no node should run with. Every section checks its own bounds; the other checks
+    /// here concern keys of several sections, or of none.
     ///
     /// # Errors
     /// Names the key that is wrong.
@@ -266,7 +269,8 @@ impl Config {
         self.snowflake.registry.clone().in_store(&self.segment.store)
     }
 
-    /// Refuses a file of which each process of the host would have its own.
+    /// Refuses a registry in an SQLite file with a relative path: each process of the host would
+    /// have its own file.
     fn check_registry(&self) -> Result<(), ConfigError> {
         let registry = self.registry();
         let file = registry.file(Path::new(""));

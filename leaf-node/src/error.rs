@@ -1,7 +1,7 @@
 //! Why a node cannot be opened.
 //!
-//! `Node::open` reaches no server: what it returns is the operator's to correct.
-//! `LeafBuilder::open` also fails where the registry yields no worker id.
+//! `Node::open` contacts no server, so that the operator can correct each of its errors.
+//! `LeafBuilder::open` also fails if the registry yields no worker id.
 
 use leaf_registry::SettingError;
 use leaf_segment::{HighWaterMarksError, StoreError};

@@ -1,20 +1,20 @@
 //! What an operator can do about an error: commands and configuration keys, by the kind of the
 //! error.
 //!
-//! The crates of the logic name neither, because a program that embeds them has other ones.
-//! `leaf-server` and `leaf` add the hint where they show an error to an operator.
+//! The library crates name neither commands nor keys, because a program that embeds them has its
+//! own. `leaf-server` and `leaf` add the hint where they show an error to an operator.
 
 use std::error::Error;
 
 use leaf_segment::admin::TagAdminError;
-use leaf_segment::meaning::TagIdError;
+use leaf_segment::admin::TagIdError;
 use leaf_segment::view::Totals;
 use leaf_segment::{StoreError, StoreErrorKind};
 use leaf_snowflake::{RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 
 use crate::OpenError;
 
-/// The hint for a failure of the registry; `None` where its text says it all.
+/// The hint for a failure of the registry; `None` if the error's text says enough.
 #[must_use]
 pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
     match kind {
@@ -54,7 +54,7 @@ pub const fn of_registry(kind: &RegistryErrorKind) -> Option<&'static str> {
     }
 }
 
-/// The hint for a failure of a store; `None` where its text says it all.
+/// The hint for a failure of a store; `None` if the error's text says enough.
 #[must_use]
 pub const fn of_store(kind: &StoreErrorKind) -> Option<&'static str> {
     match kind {
@@ -63,15 +63,31 @@ pub const fn of_store(kind: &StoreErrorKind) -> Option<&'static str> {
             "correct segment.store or segment.shard (`leaf shards` shows what the stores remember); only if the stores are meant to \
              change, move the tags, then tell the stores with `leaf shards --apply`",
         ),
+        StoreErrorKind::ClockBehind { .. } => Some(REOPEN),
         StoreErrorKind::BadRecord(_) => Some("`leaf doctor` names the command that corrects it"),
         _ => None,
     }
 }
 
-/// Where keys of scrambled ids are.
+/// The hint for a missing key of scrambled ids.
 const KEY_FILE: &str = "segment.keys_file names the key file, and SIGHUP loads it again";
 
-/// The hint for a refusal of administration; `None` where its text says it all.
+/// The hint for a tag that a wrong clock has closed.
+const REOPEN: &str =
+    "`leaf tag reopen TAG --above ID` does so, with the greatest id of the present period";
+
+/// The hint for a health reason with the code `Clock`. Its text selects the hint, because the code
+/// covers several problems.
+#[must_use]
+pub fn of_clock(text: &str) -> Option<&'static str> {
+    let hints = [
+        ("can reopen the tag", REOPEN),
+        ("accept it, or restart", "`leaf clock accept` lets ids follow the clock"),
+    ];
+    hints.into_iter().find(|(said, _)| text.contains(said)).map(|(_, hint)| hint)
+}
+
+/// The hint for a refusal of administration; `None` if the error's text says enough.
 #[must_use]
 pub const fn of_admin(error: &TagAdminError) -> Option<&'static str> {
     match error {
@@ -124,8 +140,8 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<&'static str> {
 /// The most commands that are suggested at once.
 const COMMANDS: usize = 3;
 
-/// What repairs the tags that are refused: the commands for those whose records went back, and where
-/// a key goes that is missing; `None` where there is neither.
+/// The hint for tags that are refused: the commands that repair the tags whose records went back,
+/// and where to add a missing key. `None` if neither applies.
 #[must_use]
 pub fn of_refused(totals: &[Totals]) -> Option<String> {
     let commands = totals.iter().flat_map(|totals| &totals.went_back).map(|(tag, least)| {
@@ -146,7 +162,7 @@ pub fn of_refused(totals: &[Totals]) -> Option<String> {
     }
 }
 
-/// A tag as a shell takes it, for commands that are suggested.
+/// Quotes a tag for a shell, for commands that are suggested.
 ///
 /// Plain names stay as they are; others are put in single quotes, in which a shell interprets
 /// nothing.
@@ -156,7 +172,7 @@ pub fn quoted(tag: &str) -> String {
     if tag.chars().all(plain) { tag.into() } else { format!("'{}'", tag.replace('\'', r"'\''")) }
 }
 
-/// `text`, and the hint behind it.
+/// Appends the hint to `text`, if there is one.
 #[must_use]
 pub fn with(text: impl std::fmt::Display, hint: Option<&str>) -> String {
     hint.map_or_else(|| text.to_string(), |hint| format!("{text}; {hint}"))

@@ -1,6 +1,7 @@
 //! Who this node is to the others: `advertise`, or an address of one of its interfaces.
 //!
-//! An address is never guessed in silence: two nodes of one identity would fight for a worker id.
+//! A guessed address always gives a warning: two nodes with one identity would compete for one
+//! worker id.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +14,7 @@ use crate::config::{Config, ConfigError, Guess};
 /// An interface's name and address.
 type Interface = (String, IpAddr);
 
-/// This node's identity, and what its operator should know about how it was found.
+/// Returns this node's identity, and a warning for the operator if the identity was guessed.
 ///
 /// The first rule that applies wins: `advertise`; a registry that needs no name gets the listener's
 /// address; `advertise_interface`; the listener's own address, unless it is loopback or
@@ -68,7 +69,8 @@ pub fn find_identity(config: &Config) -> Result<(Identity, Option<String>), Conf
     Ok((identity, Some(warning)))
 }
 
-/// One spelling for one address, so that it is one identity.
+/// Writes an address in its canonical form, so that each address is one identity. Refuses an IPv6
+/// address that has no brackets.
 fn canonical(name: &str) -> Result<String, ConfigError> {
     if let Ok(address) = name.parse::<SocketAddr>() {
         return Ok(address.to_string());
@@ -91,15 +93,16 @@ fn host(name: &str) -> &str {
     }
 }
 
-/// Whether only this host itself reaches it by this name.
+/// Whether the name means the host itself, so that no other host can reach the node by it.
 fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Where the others reach this node's HTTP: the identity's host and the port for ids.
+/// The address at which other nodes reach this node over HTTP: the identity's host and the port for
+/// ids.
 ///
-/// Other nodes ask it for its clock there.
+/// Other nodes read this node's clock there.
 pub(crate) fn address(identity: &Identity, listen: SocketAddr) -> Result<Identity, ConfigError> {
     parse(&format!("{}:{}", host(identity.as_str()), listen.port()))
 }
@@ -122,7 +125,7 @@ fn interfaces() -> Result<Vec<Interface>, ConfigError> {
     Ok(found.into_iter().map(|interface| (interface.name.clone(), interface.ip())).collect())
 }
 
-/// The address of the interface that `wanted` names, or that is in this network.
+/// The address of the interface named `wanted`, or the address that is in the network `wanted`.
 fn chosen(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, ConfigError> {
     let network = wanted.parse::<IpNet>().ok();
     let fits = |(name, address): &&Interface| match &network {
@@ -143,7 +146,7 @@ fn chosen(wanted: &str, interfaces: &[Interface]) -> Result<IpAddr, ConfigError>
     })
 }
 
-/// The address that is taken where none was chosen, and all that might be.
+/// Guesses an address by `rule`. Returns it, and a list of all candidates for the warning.
 fn guess(interfaces: &[Interface], rule: Guess) -> Result<(IpAddr, Vec<String>), ConfigError> {
     let fits = |address: &IpAddr| match rule {
         Guess::First => !address.is_loopback() && !is_link_local(*address),

@@ -26,8 +26,8 @@ use crate::{Node, OpenError, Surroundings};
 #[derive(Debug)]
 pub struct Leaf(Node);
 
-/// What a [`Leaf`] is opened with, where its defaults will do for the most part. [`Leaf::open`] takes
-/// every key of the configuration.
+/// Opens a [`Leaf`] with the defaults and the settings that programs change most. [`Leaf::open`]
+/// takes a whole configuration.
 ///
 /// ```no_run
 /// # async fn several_nodes() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,7 +47,7 @@ pub struct Leaf(Node);
 #[derive(Debug, Clone, Default)]
 pub struct LeafBuilder {
     config: Config,
-    /// The first text that could not be read.
+    /// The first error: which text could not be parsed, and why.
     wrong: Option<String>,
 }
 
@@ -76,9 +76,8 @@ impl Leaf {
     /// ```
     ///
     /// # Errors
-    /// What is wrong with the configuration or with a file; `Snowflake` when the registry yields no
-    /// worker id now. A segment store that is away is no error: its tags are when they are asked
-    /// for.
+    /// The configuration or a file is wrong, or the registry yields no worker id now (`Snowflake`).
+    /// A segment store that does not answer is no error here: [`Self::segment`] then fails.
     pub async fn open(mut config: Config) -> Result<Self, OpenError> {
         config.check()?;
         // A handle that is kept serves its tag for as long as the program runs.
@@ -100,7 +99,8 @@ impl Leaf {
     /// The handle of a tag, which must exist. Keep it: it yields ids without a look-up.
     ///
     /// # Errors
-    /// `UnknownTag`, `Disabled`, or what the store refuses. `BadTag` for a text that is none.
+    /// `UnknownTag`, `Disabled`, a failure of the store, or `BadTag` if the text is not a valid
+    /// tag.
     ///
     /// # Panics
     /// When segment mode was switched off.
@@ -124,30 +124,30 @@ impl Leaf {
         self.0.health()
     }
 
-    /// What is behind the ids: generators, stores and the registry.
+    /// The node itself, with its generators, stores and registry.
     #[must_use]
     pub const fn node(&self) -> &Node {
         &self.0
     }
 
-    /// Gives the worker id and the unused ids back. Without it the next start waits for the worker
-    /// id, and the ids are a gap. The data directory is free for another process once the handles
-    /// of tags are dropped, too.
+    /// Gives the worker id and the unused ids back. Without a close the next start may have to wait
+    /// for the worker id, and the unused ids are never issued. Another process can use the data
+    /// directory once all handles of tags are dropped, too.
     pub async fn close(self) {
         self.0.close().await;
     }
 }
 
 impl LeafBuilder {
-    /// Where state is kept; made where it does not exist. No other process may use it at the same
-    /// time.
+    /// Sets the directory of the node's state. It is made if it does not exist. No other process
+    /// may use it at the same time.
     #[must_use]
     pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.config.data_dir = path.into();
         self
     }
 
-    /// Where segments are kept: `sqlite:PATH`, `mysql://…`, `postgres://…` or `etcd://…`.
+    /// Sets the segment store: `sqlite:PATH`, `mysql://…`, `postgres://…` or `etcd://…`.
     #[must_use]
     pub fn store(mut self, url: &str) -> Self {
         match url.parse() {
@@ -157,8 +157,8 @@ impl LeafBuilder {
         self
     }
 
-    /// Where worker ids come from: `zk-normal://host:2181,host:2181/chroot`, `zk-recycle://…`,
-    /// `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…`, `store` (that of the segments) or
+    /// Sets the registry of worker ids: `zk-normal://host:2181,host:2181/chroot`, `zk-recycle://…`,
+    /// `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…`, `store` (the segment store) or
     /// `local`.
     #[must_use]
     pub fn registry(mut self, url: &str) -> Self {
@@ -169,22 +169,22 @@ impl LeafBuilder {
         self
     }
 
-    /// What this node calls itself to the registry, `host:port`, which no other node may. Default:
-    /// one of the host's addresses.
+    /// Sets this node's identity in the registry, `host:port`. No other node may have the same.
+    /// Default: one of the host's addresses.
     #[must_use]
     pub fn advertise(mut self, name: impl Into<String>) -> Self {
         self.config.advertise = Some(name.into());
         self
     }
 
-    /// Without snowflake ids, and so without a worker id.
+    /// Switches snowflake mode off, so that no worker id is claimed.
     #[must_use]
     pub fn without_snowflake(mut self) -> Self {
         self.config.snowflake.enabled = false;
         self
     }
 
-    /// Without ids of tags, and so without a segment store.
+    /// Switches segment mode off, so that no segment store is opened.
     #[must_use]
     pub fn without_segments(mut self) -> Self {
         self.config.segment.enabled = false;
@@ -194,7 +194,7 @@ impl LeafBuilder {
     /// Opens it, see [`Leaf::open`].
     ///
     /// # Errors
-    /// Also a text that is no URL.
+    /// The errors of [`Leaf::open`], and `Config` if a URL cannot be parsed.
     pub async fn open(self) -> Result<Leaf, OpenError> {
         match self.wrong {
             Some(text) => Err(ConfigError::new(text).into()),
@@ -202,7 +202,7 @@ impl LeafBuilder {
         }
     }
 
-    /// Remembers what could not be read.
+    /// Remembers the first error, for [`Self::open`].
     fn refuse(&mut self, text: String) {
         self.wrong.get_or_insert(text);
     }
@@ -230,7 +230,7 @@ mod tests {
         assert!(bounds.contains("http.max_count: give 1"), "{bounds}");
     }
 
-    /// Two of one data directory would issue the same ids.
+    /// Two nodes that use one data directory would issue the same ids.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_data_directory_is_used_by_one_at_a_time() {
         let directory = tempfile::tempdir().unwrap();

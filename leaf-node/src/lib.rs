@@ -17,9 +17,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The rest is what `leaf-server` and `leaf`, the command line, share: the [configuration](config),
-//! opening what it names ([`Node`]), the texts that tell an operator what to do ([`hints`]), and
-//! how tags and worker ids are shown ([`records`]).
+//! The other items are shared by `leaf-server` and the command line `leaf`: the
+//! [configuration](config), the node that a configuration describes ([`Node`]), hints about errors
+//! for operators ([`hints`]), and the JSON that shows tags and worker ids ([`records`]).
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 pub mod blocking;
@@ -48,5 +48,8 @@ pub use node::{
     Node, Snowflake, Store, Surroundings, check_marks, check_snowflake, compare_clocks,
     prepare_lease, read_marks,
 };
-pub use shards::{check_creator, check_new_tag, check_place, is_open};
+pub use shards::{
+    ShardMemory, ShardMemoryError, ShardPlace, Shards, TagPattern, TagPatternError, check_creator,
+    check_new_tag, check_place, is_open,
+};
 pub use tag_list::{ListCursor, TagList, list_tags};

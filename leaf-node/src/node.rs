@@ -1,8 +1,7 @@
-//! What a node serves from: the generators of both modes, and the stores and the registry behind
-//! them.
+//! A node: the generators of both modes, and the stores and the registry behind them.
 //!
-//! Opening it reaches no server: a node starts while its store and its registry are away, and says
-//! so.
+//! Opening a node contacts no server: it starts even if its store and its registry do not answer,
+//! and its health says so.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::{ShardPlace, Shards};
 use leaf_core::{Health, Tag};
 use leaf_registry::{OpenRegistry, OpenStore, StoreUrl};
-use leaf_segment::meaning::{KeyRing, Keys};
-use leaf_segment::shards::{ShardPlace, Shards};
 use leaf_segment::{HighWaterMarks, SegmentConfig, SegmentGenerator, StoreError};
+use leaf_shape::keys::{KeyRing, Keys};
 use leaf_snowflake::{
     Identity, Peers, Registry, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind,
     SnowflakeGenerator,
@@ -49,18 +48,18 @@ struct Segment {
 /// A store of segments, and the generator of its tags.
 #[derive(Debug, Clone)]
 pub struct Store {
-    /// Where it is.
+    /// The URL of the store.
     pub url: StoreUrl,
     /// The store.
     pub open: OpenStore,
-    /// Which of the configured stores it is.
+    /// The store's place among the configured stores.
     pub place: ShardPlace,
     /// The generator of its tags.
     pub generator: SegmentGenerator,
 }
 
 impl Store {
-    /// Where it is, and the store itself.
+    /// Returns the URL and the opened store.
     #[must_use]
     pub const fn opened(&self) -> (&StoreUrl, &OpenStore) {
         (&self.url, &self.open)
@@ -74,17 +73,19 @@ pub struct Snowflake {
     pub generator: SnowflakeGenerator,
     /// The registry of worker ids.
     pub open: OpenRegistry,
-    /// What this node calls itself there.
+    /// The identity of this node in the registry.
     pub identity: Identity,
 }
 
-/// What a node knows of the nodes around it.
+/// How a node and the other nodes of its cluster reach each other.
 #[derive(Clone, Copy, Default)]
 pub struct Surroundings<'a> {
-    /// Where this node serves HTTP, which it tells the registry. `None`: nowhere.
+    /// The address where this node serves HTTP; the registry passes it to other nodes. `None`: they
+    /// use the identity.
     pub http: Option<SocketAddr>,
-    /// Makes what asks the other nodes of a registry for their clocks, of the registry and this node's own identity,
-    /// which is left out. `None`: nobody is asked.
+    /// Makes the [`Peers`], which read the clocks of the other nodes. The arguments are the
+    /// registry that lists the nodes and this node's identity, which is left out. `None`: no clock
+    /// is read.
     pub peers: Option<&'a (dyn Fn(Registry, Identity) -> Arc<dyn Peers> + Sync)>,
 }
 
@@ -130,7 +131,7 @@ impl Node {
         self.snowflake.as_ref()
     }
 
-    /// How often the sets of tags are read, from now on; see
+    /// Sets how often the records of tags are read, from now on; see
     /// [`Segment::refresh`](crate::config::Segment::refresh).
     pub fn set_refresh(&self, refresh: Duration) {
         for generator in self.segments().iter().flat_map(|generators| generators.iter()) {
@@ -144,8 +145,8 @@ impl Node {
         self.segment.as_ref().map_or_else(Arc::default, |segment| Arc::clone(&segment.keys))
     }
 
-    /// Takes other keys over, and looks at all tags again: those whose key was missing may have it
-    /// now.
+    /// Replaces the keys of scrambled ids, and reads all tags again: a key that was missing may be
+    /// there now.
     pub fn set_keys(&self, keys: Keys) {
         self.keys().replace(keys);
         for generator in self.segments().iter().flat_map(|generators| generators.iter()) {
@@ -153,9 +154,9 @@ impl Node {
         }
     }
 
-    /// Whether ids can be had now.
+    /// Whether the node can issue ids now: the worse state of its two modes.
     ///
-    /// The worse of the two modes. A mode that is switched off is ready.
+    /// A mode that is switched off is ready.
     #[must_use]
     pub fn health(&self) -> Health {
         let segment = self.segments().map_or(Health::Ready, Shards::health);
@@ -165,8 +166,8 @@ impl Node {
 
     /// Gives the worker id back, then the unused ids.
     ///
-    /// Both give up after a while where the registry or a store is away. What was not given back
-    /// costs ids, never uniqueness.
+    /// Each of the two gives up after a while if the registry or a store does not answer. Then ids
+    /// are lost, but none is issued twice.
     pub async fn close(&self) {
         if let Some(snowflake) = &self.snowflake {
             snowflake.generator.close().await;
@@ -238,7 +239,7 @@ where
     }
 }
 
-/// Whether that is why: SQLite's text for SQLITE_BUSY and SQLITE_LOCKED.
+/// Whether the cause is a locked file: SQLite's text for SQLITE_BUSY and SQLITE_LOCKED.
 fn is_locked(error: &StoreError) -> bool {
     error.cause().is_some_and(|cause| cause.to_string().contains(" is locked"))
 }
@@ -248,7 +249,7 @@ fn marks_file(data_dir: &Path) -> PathBuf {
     data_dir.join("segment.marks")
 }
 
-/// Refuses a file of the regression guard's marks with which [`Node::open`] refuses to start.
+/// Checks the file of the regression guard's marks as [`Node::open`] does.
 ///
 /// Changes nothing, and may run while a node uses the data directory.
 ///
@@ -258,8 +259,9 @@ pub fn check_marks(config: &Config) -> Result<(), OpenError> {
     HighWaterMarks::check(&marks_file(&config.data_dir)).map_err(OpenError::HighWaterMarks)
 }
 
-/// The regression guard's marks of the node that uses this data directory, also while it runs: the
-/// ids of each tag below its mark were granted to it. None where no node has used the directory.
+/// Reads the regression guard's marks from a data directory, even while a node uses it. A mark is
+/// the end of the highest range of a tag that the node was granted. Empty if no node has used the
+/// directory.
 ///
 /// # Errors
 /// `HighWaterMarks` where the file cannot be read.
@@ -267,8 +269,7 @@ pub fn read_marks(data_dir: &Path) -> Result<Vec<(Tag, i64)>, OpenError> {
     HighWaterMarks::read(&marks_file(data_dir)).map_err(OpenError::HighWaterMarks)
 }
 
-/// Refuses settings, a state file and a Java Leaf's cache with which [`Node::open`] refuses to
-/// start.
+/// Checks the settings, the state file and a Java Leaf's cache as [`Node::open`] does.
 ///
 /// Changes nothing, and may run while a node uses the data directory.
 ///
@@ -279,11 +280,12 @@ pub fn check_snowflake(config: &Config, identity: &Identity) -> Result<(), OpenE
     generator_config(config, identity).check().map_err(not_prepared)
 }
 
-/// Compares this host's clock with those of the other nodes, as the claim of a node does: how many
-/// agree, of how many that answered. `None` where nobody is asked, or nobody answers.
+/// Compares this host's clock with those of the other nodes, as a claim does. Returns how many
+/// clocks agree and how many nodes answered; `None` if the check is off or no node answered.
 ///
 /// # Errors
-/// `Snowflake` where the clock would be refused, or the registry does not tell who they are.
+/// `Snowflake` if a claim would be refused because of the clock, or the registry does not list the
+/// nodes.
 pub async fn compare_clocks(
     config: &Config,
     identity: &Identity,
@@ -297,9 +299,10 @@ pub async fn compare_clocks(
     settings.compare_clocks().await.map_err(OpenError::Snowflake)
 }
 
-/// Prepares a generator that keeps a worker id for a program that makes ids itself. It has no state
-/// file: after a crash the worker id is free again once its ceiling has passed. `claim` claims the
-/// worker id, [`SnowflakeGenerator::skip_to`] tells what the program used.
+/// Prepares a generator that only holds a worker id, for a program that makes the ids itself. It
+/// has no state file: after a crash the worker id is free again once its ceiling has passed.
+/// `claim` claims the worker id; the program reports the timestamps that it used with
+/// [`SnowflakeGenerator::skip_to`].
 ///
 /// # Errors
 /// `Config`, `Registry`; `Snowflake` where the generator is refused.
@@ -319,7 +322,7 @@ pub async fn prepare_lease(
     SnowflakeGenerator::prepare(open.registry, settings).map_err(not_prepared)
 }
 
-/// Opens the registry for a node of this name, and makes its file where it is one.
+/// Opens the registry for a node with this identity. If it is an SQLite file, makes its tables.
 async fn open_registry(
     config: &Config,
     identity: &Identity,
@@ -357,7 +360,7 @@ fn generator_config(config: &Config, identity: &Identity) -> SnowflakeConfig {
     }
 }
 
-/// Settings that make no sense are the configuration's fault.
+/// Turns the error into a `Config` error if settings are the cause, else into a `Snowflake` error.
 fn not_prepared(error: SnowflakeError) -> OpenError {
     match error.kind() {
         SnowflakeErrorKind::BadConfig(_) | SnowflakeErrorKind::EndOfTime { .. } => {

@@ -1,7 +1,6 @@
-//! How tags and worker ids are told to programs: the same JSON from the ops listener and from
-//! `leaf`.
+//! The JSON in which the ops listener and `leaf` show tags and worker ids to programs.
 //!
-//! What may be larger than 2^53 is a string, since JavaScript loses digits there.
+//! A number that may exceed 2^53 is a string, because JavaScript loses digits above that.
 
 use std::borrow::Cow;
 
@@ -9,8 +8,10 @@ use leaf_core::{Step, UnixMillis};
 use leaf_registry::StoreUrl;
 use leaf_segment::TagRecord;
 use leaf_segment::admin::{Deleted, EndedTag};
-use leaf_segment::meaning::{KeyRing, Order, Period, TagId, TagIdError};
+use leaf_segment::admin::{TagId, TagIdError};
 use leaf_segment::store::{Family, Slice};
+use leaf_shape::keys::KeyRing;
+use leaf_shape::{Order, Period, Reset};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +70,8 @@ pub struct TagShown {
     pub max_id: Option<i64>,
     /// Whether the store grants nothing more: the tag was moved, or is being moved or deleted.
     pub sealed: bool,
-    /// `relaxed` or `strict`; `null` when this version of Leaf may not guess it.
+    /// `relaxed` or `strict`; `null` if this version of Leaf cannot read what the tag's numbers
+    /// mean.
     pub order: Option<Order>,
     /// Which ids the numbers stand for: `plain`, `interleave:0/2`, `scramble:63`.
     pub shape: Option<String>,
@@ -79,29 +81,39 @@ pub struct TagShown {
     pub reset: Option<Period>,
     /// The part of all ids that the tag has, like `2/8`.
     pub slice: Option<String>,
-    /// Below which power of two all slices are, 63 or 53.
+    /// The ids of all slices together are below 2 to the power of this: 63 or 53.
     pub slice_bits: Option<u8>,
     /// The template of its texts.
     pub text: Option<String>,
+    /// How often the tag was reopened after a wrong clock had closed it. Each time adds 10^17 to
+    /// `max_id`. Absent if the tag was never reopened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopened: Option<u8>,
+    /// Ids of later periods that may have been issued under a wrong clock; they are not issued
+    /// again. Each entry begins with the first of its periods, like
+    /// `20271121: ids below 20271121000018`. Absent if the tag was never reopened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken: Option<String>,
     /// The time zone of midnight or of the date in texts.
     pub time_zone: Option<Cow<'static, str>>,
-    /// `null` in strict order, and when the row holds a number that is none.
+    /// How many ids a fetch reserves. `null` in strict order, and if the record holds an invalid
+    /// number.
     pub step: Option<u32>,
     /// Whether ids are handed out.
     pub enabled: bool,
-    /// The dynamic step never falls below this; `null` is the servers' own.
+    /// The dynamic step never falls below this. `null`: the servers' own setting applies.
     pub min_step: Option<u32>,
-    /// The dynamic step grows up to this; `null` is the servers' own.
+    /// The dynamic step grows up to this. `null`: the servers' own setting applies.
     pub max_step: Option<u32>,
-    /// The most ids that one call takes; `null` is the servers' own.
+    /// The most ids that one call takes. `null`: the servers' own setting applies.
     pub max_take: Option<u32>,
-    /// What it is for.
+    /// What the tag is for.
     pub description: Option<String>,
-    /// The family that made it. Where that is there, its settings hold for those that are `null`
-    /// here.
+    /// The family of which the tag is a member. Its settings apply where those of the tag are
+    /// `null` here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub member_of: Option<String>,
-    /// What a family allows. Not there in a tag.
+    /// The limits of a family. Absent in a tag that is no family.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<FamilyShown>,
     /// The store, without its password.
@@ -113,7 +125,7 @@ pub struct TagShown {
 pub struct FamilyShown {
     /// How many members were made, those included that were deleted since.
     pub members: u32,
-    /// No more than this are made.
+    /// The most members that are made.
     pub max_members: u32,
     /// How many each node makes in a second at most.
     pub members_per_second: u32,
@@ -134,6 +146,7 @@ impl TagShown {
         let meaning = record.meaning.as_ref().ok();
         let order = meaning.map(|meaning| meaning.order);
         let reset = meaning.and_then(|meaning| meaning.reset);
+        let reopened = reset.and_then(Reset::reopened);
         let zone = reset.map(|reset| reset.zone).or(settings.time_zone);
         let step = record.step.ok().filter(|_| order != Some(Order::Strict));
         Self {
@@ -144,6 +157,12 @@ impl TagShown {
             shape: meaning.map(|meaning| meaning.shape.to_string()),
             key: meaning.and_then(|meaning| meaning.key()).map(|key| key.version),
             reset: reset.map(|reset| reset.period),
+            reopened: reopened.map(|it| it.times),
+            taken: reopened.map(|it| {
+                let texts =
+                    it.taken().map(|it| format!("{}: ids below {}", it.first, it.ids_below));
+                texts.collect::<Vec<_>>().join(", ")
+            }),
             slice: settings.slice.map(|slice| slice.to_string()),
             slice_bits: settings.slice.map(Slice::bits),
             text: settings.text.as_ref().map(ToString::to_string),
@@ -161,12 +180,12 @@ impl TagShown {
     }
 }
 
-/// Some tags of all stores.
+/// One part of the list of all tags.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TagsShown {
-    /// By name.
+    /// The tags, sorted by name.
     pub tags: Vec<TagShown>,
-    /// Where the next tags begin. Not there behind the last one.
+    /// The position of the next part, for the next request. Absent in the last part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// Stores that could not be read, whose tags are missing.
@@ -178,20 +197,21 @@ pub struct TagsShown {
 pub struct FailedStore {
     /// The store, without its password.
     pub store: String,
-    /// Why.
+    /// Why the store could not be read.
     pub detail: String,
 }
 
-/// A tag that was raised.
+/// The result of advancing a tag.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AdvancedShown {
-    /// As it is now.
+    /// The tag as it is now.
     #[serde(flatten)]
     pub tag: TagShown,
-    /// Whether `max_id` was lower before.
+    /// Whether `max_id` was lower than requested, and was raised to that number.
     pub raised: bool,
-    /// Whether nodes learn of it from the record, and drop what they have in memory. Not where the store
-    /// has no table of settings, like one of a Java Leaf: they must be restarted.
+    /// Whether nodes notice the change in the record and drop the ids that they have in memory.
+    /// `false` if the store has no table of settings, as in a Java Leaf's database: the nodes must
+    /// be restarted.
     #[serde(default)]
     pub nodes_follow: bool,
 }
@@ -208,13 +228,14 @@ impl AdvancedShown {
 /// A tag that was deleted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeletedShown {
-    /// As it was.
+    /// The tag as it was.
     pub deleted: TagShown,
-    /// Made again in the same shape, it must not start below this number. Not there where nobody
-    /// wrote it down.
+    /// If the tag is made again in the same shape, its first number must be at least this. Absent
+    /// if the store has no record of what the tag granted.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "text_or_null")]
     pub next_first: Option<i64>,
-    /// Made again in any other shape, it must not issue ids below this one.
+    /// If the tag is made again in another shape, all its ids must be at least this. Absent if the
+    /// store has no record of what the tag granted.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "text_or_null")]
     pub ids_below: Option<i64>,
 }
@@ -234,9 +255,10 @@ impl DeletedShown {
 /// Whether a tag is cut.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CutShown {
-    /// Whether it is.
+    /// Whether the tag is cut.
     pub cut: bool,
-    /// The rule by which it is: the tag, or the beginning of several and `*`.
+    /// The rule that cuts the tag: the tag itself, or a prefix and `*`. `null` if the tag is not
+    /// cut.
     pub by: Option<String>,
 }
 
@@ -248,25 +270,26 @@ pub struct TagIdShown {
     /// The id.
     #[serde(with = "text")]
     pub id: i64,
-    /// Its number.
+    /// The number from which the id is made.
     #[serde(with = "text")]
     pub number: i64,
-    /// The version of the key that made it, where ids are scrambled.
+    /// The version of the key with which the id was made, if ids are scrambled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<u8>,
-    /// The first day of its period, where numbers begin again.
+    /// The first day of the id's period, if numbers begin again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<String>,
-    /// Whether the store has granted its number to a node, which may not have issued it; `null`
-    /// where the counter does not tell: in a tag that is sealed, of an earlier key or period.
+    /// Whether the store has granted the id's number to a node; the node may not have issued it.
+    /// `null` if the counter cannot show this: the tag is sealed, the key or the period is an
+    /// earlier one, or the id may be of a later period that was open before the tag was reopened.
     pub granted: Option<bool>,
 }
 
-/// Takes an id of the tag of this record apart: digits are the id where the tag can issue it,
-/// everything else is a text.
+/// Decodes an id of the tag of `record`. `text` is the id in digits, or the id as the tag's
+/// template writes it. Digits that are no id of the tag are tried as such a text, too.
 ///
 /// # Errors
-/// It is neither, the tag does not issue such ids, or its key is not in `keys`.
+/// `text` is neither, the tag does not issue such ids, or the key of the id is not in `keys`.
 pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdShown, TagIdError> {
     let by_number = text.parse().ok().map(|id| TagId::of(record, keys, id));
     let told = match by_number {
@@ -290,19 +313,19 @@ pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdSho
 pub struct WorkerShown {
     /// Its number.
     pub worker: u32,
-    /// `held`, `released`, `retired`; `-` where there is no fence.
+    /// `held`, `released` or `retired`; `-` if the worker id has no fence that can be read.
     pub state: Cow<'static, str>,
     /// The node that holds it, or held it last.
     pub holder: Option<String>,
-    /// When whoever holds it last reported, Unix milliseconds.
+    /// When the holder last reported, in Unix milliseconds. `null` unless the worker id is held.
     #[serde(with = "text_or_null")]
     pub last_report_ms: Option<u64>,
-    /// From when on others may have it, Unix milliseconds.
+    /// The ceiling, in Unix milliseconds: the first timestamp that the holder must not use.
     #[serde(with = "text_or_null")]
     pub ceiling_ms: Option<u64>,
     /// The fence's term, incremented by every claim.
     pub term: Option<u64>,
-    /// What an operator should know.
+    /// What is wrong with the record or notable about it, for an operator.
     pub remark: Option<String>,
 }
 
@@ -338,16 +361,16 @@ impl WorkerShown {
 /// The worker ids of a registry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkersShown {
-    /// By number.
+    /// The worker ids, sorted by number.
     pub workers: Vec<WorkerShown>,
 }
 
-/// A worker id that was made free.
+/// A worker id that was released or repaired.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FreedShown {
     /// Its number.
     pub worker: u32,
-    /// From when on others may have it, Unix milliseconds.
+    /// The time from which other nodes may claim the worker id, in Unix milliseconds.
     #[serde(with = "text")]
     pub free_from_ms: u64,
 }

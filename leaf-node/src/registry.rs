@@ -8,8 +8,8 @@ use leaf_snowflake::Identity;
 use crate::OpenError;
 use crate::config::Config;
 
-/// Opens the registry. `address` is where the other nodes reach this one over HTTP; `None` where
-/// they do not.
+/// Opens the registry. `address` is where other nodes reach this node over HTTP; `None`: at the
+/// node's identity.
 ///
 /// # Errors
 /// `Config` and `Registry`. A server is not contacted yet.
@@ -31,7 +31,7 @@ pub async fn open(config: &Config, address: Option<Identity>) -> Result<OpenRegi
     open_with(config, Some(workers), address).await
 }
 
-/// Opens the registry for an operator, who asks for no worker id.
+/// Opens the registry for administration, which claims no worker id.
 ///
 /// # Errors
 /// `Registry`. A server is not contacted yet.

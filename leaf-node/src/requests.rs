@@ -1,15 +1,16 @@
-//! What operators ask of tags, worker ids and clocks, as JSON: a server reads it, `leaf` and other programs
-//! write it.
+//! The JSON bodies of administration requests about tags, worker ids and clocks. A server reads
+//! them; `leaf` and other programs write them.
 //!
-//! A field that is not given differs from one that is `null`, which takes a limit of a tag away and is refused elsewhere.
+//! An absent field differs from `null`: `null` removes a limit of a tag, and is refused in other
+//! fields (only `description` may be `null`).
 
 use leaf_core::Step;
-use leaf_segment::admin::{ShapeName, TagAdminError, TagChange, TagSpec};
-use leaf_segment::meaning::{Order, Period};
+use leaf_segment::admin::{Reopening, ShapeName, TagAdminError, TagChange, TagSpec};
+use leaf_shape::{Order, Period};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Makes a tag: the body of `POST /v1/tags`. What is not given has the default of `leaf tag create`; what the fields
-/// mean, [`TagSpec`] says.
+/// The body of `POST /v1/tags`, which makes a tag. Absent fields have the defaults of
+/// `leaf tag create`; [`TagSpec`] explains the fields.
 ///
 /// ```
 /// use leaf_node::requests::CreateTag;
@@ -24,7 +25,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct CreateTag {
     /// Its name.
     pub tag: String,
-    /// Not in strict order.
+    /// How many ids a fetch reserves; only in relaxed order.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
     /// `relaxed` or `strict`.
@@ -33,16 +34,16 @@ pub struct CreateTag {
     /// Which ids the numbers stand for.
     #[serde(default)]
     pub shape: ShapeName,
-    /// Like `2/8`.
+    /// The part of all ids that the tag gets, like `2/8`.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
-    /// 63 or 53.
+    /// The ids of all slices together are below 2 to the power of this: 63 or 53.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub slice_bits: Option<u8>,
-    /// When the numbers begin again.
+    /// When the numbers begin at 1 again: each day, month or year.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub reset: Option<Period>,
-    /// Of midnight and of dates.
+    /// The time zone of midnight and of the date in texts.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// The template of texts.
@@ -51,22 +52,22 @@ pub struct CreateTag {
     /// The first number.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub first: Option<Number>,
-    /// What it is for.
+    /// What the tag is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Whether it is a family.
     #[serde(default)]
     pub family: bool,
-    /// Of a family.
+    /// How many members the family may have.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub max_members: Option<u32>,
-    /// Of a family, for each node.
+    /// How many members of the family each node makes in a second at most.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub members_per_second: Option<u32>,
 }
 
 impl CreateTag {
-    /// Which tag is to be made, and how.
+    /// Returns the name of the tag, and its [`TagSpec`].
     ///
     /// # Errors
     /// `Refused` if the step is not 1 to [`Step::MAX`].
@@ -90,12 +91,12 @@ impl CreateTag {
     }
 }
 
-/// Changes a tag: the body of `PATCH /v1/tags/{tag}`. What is not given stays; `null` takes a limit away, so that the
-/// servers' own holds.
+/// The body of `PATCH /v1/tags/{tag}`, which changes a tag. Absent fields stay unchanged. `null`
+/// removes a limit, so that the servers' own setting applies.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeTag {
-    /// Not in strict order.
+    /// How many ids a fetch reserves; only in relaxed order.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
     /// Whether ids are handed out.
@@ -110,16 +111,16 @@ pub struct ChangeTag {
     /// The most ids that one call takes.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub max_take: Option<Option<i64>>,
-    /// Of a family.
+    /// How many members the family may have.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub max_members: Option<u32>,
-    /// Of a family, for each node.
+    /// How many members of the family each node makes in a second at most.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub members_per_second: Option<u32>,
 }
 
 impl ChangeTag {
-    /// What is to be changed.
+    /// Returns the requested change.
     ///
     /// # Errors
     /// `Refused` if a step or limit is not 1 to [`Step::MAX`].
@@ -141,38 +142,63 @@ impl ChangeTag {
     }
 }
 
-/// Raises a tag's next number: the body of `POST /v1/tags/{tag}/advance`.
+/// The body of `POST /v1/tags/{tag}/advance`, which raises a tag's next number.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdvanceTag {
-    /// The next number, at least.
+    /// The least value that the next number gets.
     pub at_least: Number,
-    /// Yes, that far.
+    /// Confirms a raise by more than 10^12 or 200 periods, or by more than half of the failover margin.
     #[serde(default)]
     pub far: bool,
 }
 
-/// Frees what a dead node holds: the body of `POST /v1/workers/{worker}/release`.
+/// The body of `POST /v1/tags/{tag}/reopen`, which opens a tag again that a wrong clock has closed.
+/// [`Reopening`] explains the fields.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReopenTag {
+    /// The greatest id of the present period that may have been issued.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub above: Option<Number>,
+    /// The first period that a wrong clock opened.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub first_taken: Option<Number>,
+    /// Confirms that the tag goes on above `above`. Without this the request is refused, and the
+    /// answer says what reopening means.
+    #[serde(default)]
+    pub sure: bool,
+}
+
+impl From<ReopenTag> for Reopening {
+    fn from(asked: ReopenTag) -> Self {
+        let number = |given: Option<Number>| given.map(|Number(number)| number);
+        Self { above: number(asked.above), first_taken: number(asked.first_taken) }
+    }
+}
+
+/// The body of `POST /v1/workers/{worker}/release`, which frees the worker id of a dead node.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseWorker {
-    /// Yes, no process goes on with it, nor will one be started again on its data directory.
+    /// Confirms that no process uses the worker id any more, and that none will be started again on
+    /// the holder's data directory.
     pub holder_is_dead: bool,
 }
 
-/// Takes a worker id out of service: the body of `POST /v1/workers/{worker}/retire`.
+/// The body of `POST /v1/workers/{worker}/retire`, which takes a worker id out of service for good.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetireWorker {
-    /// Yes, for good.
+    /// Confirms that the worker id is never used again.
     pub for_good: bool,
 }
 
-/// Lets snowflake ids follow a clock that jumped ahead: the body of `POST /v1/clock/accept`.
+/// The body of `POST /v1/clock/accept`, which lets snowflake ids follow a clock that jumped ahead.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptClock {
-    /// Yes, the clock of that host shows the right time.
+    /// Confirms that the clock of the node's host shows the right time.
     pub clock_is_right: bool,
 }
 
@@ -202,7 +228,7 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-/// What is given; `null` is no value but where it means something.
+/// Reads a field that is given. `null` is an error, unless `T` itself has a meaning for it.
 fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     T::deserialize(from).map(Some)
 }

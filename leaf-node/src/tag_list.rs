@@ -1,27 +1,27 @@
-//! The tags of all stores, a part at a time.
+//! Lists the tags of all stores, part by part.
 
 use std::fmt;
 use std::str::FromStr;
 
+use crate::Shards;
 use leaf_core::Tag;
 use leaf_registry::{OpenStore, StoreUrl};
-use leaf_segment::shards::Shards;
 use leaf_segment::store::{Family, MOST_RECORDS, TagCursor, TagCursorError};
 use leaf_segment::{StoreError, TagRecord};
 
-/// Some of the tags of all stores.
+/// One part of the list of all tags.
 #[derive(Debug)]
 pub struct TagList<'a> {
-    /// Their records, each with its store, by name. One part is in no order with the next: a store
-    /// lists its tags in its own.
+    /// The records of this part, each with its store, sorted by name. The whole list is not sorted:
+    /// each store lists its tags in its own order.
     pub records: Vec<(&'a StoreUrl, TagRecord)>,
-    /// Where the next part begins; `None` behind the last one.
+    /// The position at which the next part begins; `None` in the last part.
     pub next: Option<ListCursor>,
     /// Stores that could not be read, and why. Their tags are missing.
     pub failed: Vec<(&'a StoreUrl, StoreError)>,
 }
 
-/// Where a part of the tags of all stores begins: by default the first.
+/// The position at which a part of the list of tags begins. The default is the first part.
 ///
 /// ```
 /// use leaf_node::ListCursor;
@@ -33,9 +33,9 @@ pub struct TagList<'a> {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListCursor {
-    /// Which of the stores it is, in the order of the configuration.
+    /// The index of the store, in the order of the configuration.
     store: usize,
-    /// The place in it; `None` is its beginning.
+    /// The position within the store; `None` is its beginning.
     place: Option<TagCursor>,
 }
 
@@ -58,8 +58,9 @@ impl FromStr for ListCursor {
     }
 }
 
-/// Up to `most` tags of all stores, or those of one family, from `from` on. A tag that stands in a store to which
-/// `segment.shard` does not send it is left out: no node serves it. `open` tells what a shard is.
+/// Lists up to `most` tags of all stores, or of one family, beginning at `from`. A tag is left out
+/// if `segment.shard` assigns it to another store than the one that has it: no node serves it
+/// there. `open` returns the URL and the store of a shard.
 pub async fn list_tags<'a, T>(
     stores: &'a Shards<T>,
     open: impl Fn(&'a T) -> (&'a StoreUrl, &'a OpenStore),

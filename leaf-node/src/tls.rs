@@ -1,4 +1,4 @@
-//! What the files of the section `tls` hold, and how one node asks another one that encrypts.
+//! The files of the section `tls`, and connections to other nodes, which may be encrypted.
 
 use std::io;
 use std::path::Path;
@@ -36,10 +36,11 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// Reads them. It blocks.
+    /// Reads the files. Blocks.
     ///
     /// # Errors
-    /// One that is needed is not set, cannot be read or has more than 1 MiB; the text names the key.
+    /// A file that is needed is not set, cannot be read or has more than 1 MiB; the text names the
+    /// key.
     pub fn read(tls: &Tls) -> Result<Self, ConfigError> {
         let client_ca = tls.client_ca.as_deref();
         Ok(Self {
@@ -49,10 +50,10 @@ impl Files {
         })
     }
 
-    /// The certificate, and those between it and its authority.
+    /// The server's certificate, and the intermediate certificates up to its authority.
     ///
     /// # Errors
-    /// The file holds none.
+    /// The file holds no certificate.
     pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
         certificates("tls.certificate", &self.certificate)
     }
@@ -60,16 +61,17 @@ impl Files {
     /// The private key.
     ///
     /// # Errors
-    /// The file holds none. The text repeats nothing of it.
+    /// The file holds no private key. The text repeats nothing of the file.
     pub fn key(&self) -> Result<PrivateKeyDer<'static>, ConfigError> {
         PrivateKeyDer::from_pem_slice(&self.key)
             .map_err(|_| ConfigError::new("tls.key: the file has no private key in PEM"))
     }
 
-    /// The authorities of clients; `None` where clients need no certificate.
+    /// The authorities that clients' certificates must be from; `None` if clients need no
+    /// certificate.
     ///
     /// # Errors
-    /// The file holds none.
+    /// The file holds no certificate.
     pub fn client_authorities(&self) -> Result<Option<Vec<CertificateDer<'static>>>, ConfigError> {
         self.client_ca.as_deref().map(|pem| certificates("tls.client_ca", pem)).transpose()
     }
@@ -89,12 +91,13 @@ fn certificates(key: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, C
     }
 }
 
-/// Connects to the other nodes of a cluster, whose listener for ids is assumed to be as that of this
-/// configuration.
+/// Connects to the other nodes of a cluster. They are assumed to have the same TLS settings for
+/// `http.listen` as this configuration.
 ///
-/// The certificate of another node is not verified: the registry names it by an address, which may be
-/// in no certificate, and what it is asked for, its clock and its keys' check values, is no secret and
-/// is compared with what others say. Where clients must show a certificate, that of this node is shown.
+/// The certificate of another node is not verified: the registry has only an address of the node,
+/// which may be in no certificate. What the nodes read from each other (the clock and check values
+/// of keys) is no secret, and is compared with what other nodes answer. If clients must show a
+/// certificate, this node shows its own.
 #[derive(Clone)]
 pub struct PeerConnector(Option<TlsConnector>);
 
@@ -105,10 +108,10 @@ impl std::fmt::Debug for PeerConnector {
 }
 
 impl PeerConnector {
-    /// Reads the files of `tls` where they are needed. It blocks for as long as that takes.
+    /// Reads the files of `tls` if a client certificate is needed. Blocks meanwhile.
     ///
     /// # Errors
-    /// They cannot be read, or hold no certificate and key.
+    /// The files cannot be read, or lack a certificate or the key.
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         if config.http.tls != TlsMode::Required {
             return Ok(Self(None));
@@ -132,7 +135,7 @@ impl PeerConnector {
         Ok(Self(Some(TlsConnector::from(Arc::new(client)))))
     }
 
-    /// Connects to the node at `address`, `host:port`. The caller bounds the time.
+    /// Connects to the node at `address`, `host:port`. Has no timeout: the caller must set one.
     ///
     /// # Errors
     /// It cannot be reached, or the handshake fails.
@@ -149,7 +152,7 @@ impl PeerConnector {
     }
 }
 
-/// Accepts the certificate of any node, if that has its key.
+/// Accepts any certificate, if the other node proves that it has the private key of it.
 #[derive(Debug)]
 struct AnyNode(Arc<CryptoProvider>);
 

@@ -10,8 +10,8 @@
 //! anonymous                                ids:public*
 //! ```
 //!
-//! Of a token the file holds the hash alone: who reads the file cannot use it. A token has 256 random
-//! bits, so that a plain hash is enough: there is nothing to guess.
+//! The file holds only the hash of a token, so that a reader of the file cannot use the token. A
+//! token has 256 random bits. These cannot be guessed, so that a plain hash is enough.
 
 use std::fmt::{self, Write as _};
 use std::io::Read as _;
@@ -25,9 +25,9 @@ use crate::config::{Config, ConfigError};
 const LARGEST: u64 = 1 << 20;
 /// The longest name of a caller.
 const LONGEST_NAME: usize = 64;
-/// How a token begins, so that programs that look for leaked secrets can find one.
+/// The first characters of a token, by which programs that search for leaked secrets can find it.
 const PREFIX: &str = "leaf_";
-/// The name whose roles every caller has that shows nothing.
+/// The name of the line for callers that show nothing. Every other caller has its roles, too.
 pub const ANONYMOUS: &str = "anonymous";
 /// The caller name that `redis.password` stands for, as in Redis. It is reserved: no line of the file may use it.
 pub const REDIS_USER: &str = "default";
@@ -96,26 +96,26 @@ impl FromStr for Credential {
 /// One thing that a caller may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// `ids`: ids of all tags; `ids:orders`: of one; `ids:orders*`: of those that begin so. Each of them
-    /// also gives snowflake ids, which belong to no tag.
+    /// `ids`: ids of all tags; `ids:orders`: ids of one tag; `ids:orders*`: ids of the tags with
+    /// this prefix. Each of the three also allows snowflake ids, which belong to no tag.
     Ids(Pattern),
-    /// `read`: all that the ops listener shows.
+    /// `read`: may see all that the ops listener shows.
     Read,
-    /// `admin`: all that the ops listener shows and changes.
+    /// `admin`: may see and change all that the ops listener offers. It gives no ids.
     Admin,
 }
 
-/// Which tags a role is for.
+/// The tags that a role covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
     /// The tag of this name.
     Exactly(String),
-    /// Tags that begin so.
+    /// All tags with this prefix.
     Prefix(String),
 }
 
 impl Pattern {
-    /// Whether the role is for this tag.
+    /// Whether the pattern covers this tag.
     #[must_use]
     pub fn has(&self, tag: &str) -> bool {
         match self {
@@ -163,19 +163,19 @@ impl fmt::Display for Role {
     }
 }
 
-/// One line: a caller.
+/// One line of the file: a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// As logs and limits name it.
+    /// The caller's name, in logs and limits.
     pub name: String,
-    /// Any of these proves that it is this caller; none for [`ANONYMOUS`].
+    /// The credentials, each of which alone proves who the caller is; empty for [`ANONYMOUS`].
     pub shows: Vec<Credential>,
     /// What it may do; at least one.
     pub roles: Vec<Role>,
 }
 
 impl fmt::Display for Entry {
-    /// A line of the file.
+    /// Writes the caller as a line of the file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         for shown in &self.shows {
@@ -192,7 +192,7 @@ impl fmt::Display for Entry {
 /// Refuses a name that no caller can have.
 ///
 /// # Errors
-/// Says which names there are.
+/// The name is too long or has other characters than the text lists, or is reserved.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(plain) {
@@ -219,11 +219,11 @@ pub fn draw() -> std::io::Result<String> {
     Ok(token)
 }
 
-/// The callers of `tokens_file`; none where the key is not set. It blocks.
+/// Reads the callers from `tokens_file`; there are none if the key is not set. Blocks.
 ///
 /// # Errors
-/// The file cannot be read, or a line of it is wrong, or shows a secret of the configuration; the text
-/// names the line and repeats nothing of it.
+/// The file cannot be read, a line is wrong, or a line has the hash of a secret of the
+/// configuration. The text names the line or the caller, and repeats nothing else of the file.
 pub fn read(config: &Config) -> Result<Vec<Entry>, ConfigError> {
     let Some(file) = config.tokens_file() else { return Ok(Vec::new()) };
     let refuse = |why: String| ConfigError::new(format!("tokens_file: {}: {why}", file.display()));
@@ -245,7 +245,7 @@ pub fn read(config: &Config) -> Result<Vec<Entry>, ConfigError> {
 /// The callers that the text of a file names.
 ///
 /// # Errors
-/// A line is wrong; the text says which, and repeats nothing of it but a name.
+/// A line is wrong; the text gives its number, and repeats nothing of the line but a name.
 pub fn parse(text: &str) -> Result<Vec<Entry>, String> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut names = std::collections::HashSet::new();

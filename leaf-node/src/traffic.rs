@@ -1,7 +1,7 @@
-//! Rules of traffic: which tags and which callers get no ids, or so many a second and node.
+//! Rules of traffic: which tags and callers get no ids, or only so many a second from each node.
 //!
-//! They stand as one text in the store of `segment.store`, where every server reads them every few
-//! seconds; the command `leaf` writes them.
+//! The rules are one text in the store of `segment.store`. Every server reads it every few seconds;
+//! the command `leaf` writes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,20 +17,21 @@ use crate::tokens;
 /// The version of the text.
 const VERSION: u32 = 1;
 
-/// What a rule is about.
+/// What a rule applies to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
-    /// The tag of this name, or all that begin so where a `*` stands at its end: together.
+    /// The tag of this name. If the name ends in `*`: all tags with the prefix before the `*`,
+    /// which share one limit.
     Tag(String),
     /// The caller of this name, as the file of tokens has it.
     Client(String),
 }
 
 impl Subject {
-    /// A tag, or the beginning of several and `*`.
+    /// The tag `pattern`, or all tags with a prefix if it ends in `*`.
     ///
     /// # Errors
-    /// No tag is called so.
+    /// No tag can have this name.
     pub fn tag(pattern: &str) -> Result<Self, String> {
         let name = pattern.strip_suffix('*').unwrap_or(pattern);
         if pattern != "*" {
@@ -39,10 +40,11 @@ impl Subject {
         Ok(Self::Tag(pattern.to_owned()))
     }
 
-    /// A caller; also `anonymous`, and the names of the two secrets of the configuration.
+    /// A caller of the file of tokens, `anonymous`, or the caller of a secret in the configuration:
+    /// `default` (`redis.password`) or `ops.token`.
     ///
     /// # Errors
-    /// No caller is called so.
+    /// No caller can have this name.
     pub fn client(name: &str) -> Result<Self, String> {
         if ![tokens::REDIS_USER, tokens::OPS_TOKEN].contains(&name) {
             tokens::check_name(name)?;
@@ -60,33 +62,34 @@ impl fmt::Display for Subject {
     }
 }
 
-/// How many ids a second a node issues for a subject; `None`: none, it is cut.
+/// How many ids a second a node issues for a subject; `None` if the subject is cut and gets none.
 pub type Rate = Option<NonZeroU32>;
 
 /// All rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Of each subject that has one.
+    /// The rate of each subject that has a rule.
     pub rates: BTreeMap<Subject, Rate>,
 }
 
-/// A text that holds no rules which this version of Leaf may follow.
+/// Why rules cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// A later version of Leaf wrote it.
     #[error("the rules of traffic are of a later version of Leaf ({0}): upgrade this program")]
     Newer(u32),
-    /// It is damaged, or was written by hand.
+    /// The text is damaged, or was written by hand.
     #[error("the rules of traffic cannot be read ({0})")]
     Damaged(String),
-    /// The store has no room for so many.
+    /// The text of so many rules is too long for the store.
     #[error(
         "there are too many rules: their text has {0} bytes, and 2000 fit; `leaf allow` takes one away"
     )]
     TooMany(usize),
 }
 
-/// A rule as it is written: 0 stands for a cut.
+/// The rules as the store has them: ids a second by tag or prefix, and by caller. 0 stands for a
+/// cut.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
@@ -98,7 +101,7 @@ struct Text {
 }
 
 impl Rules {
-    /// The rules of a text, none for an empty one.
+    /// Reads the rules from a text; an empty text has none.
     ///
     /// # Errors
     /// It is of a later version, or damaged.
@@ -128,10 +131,10 @@ impl Rules {
         Ok(Self { rates })
     }
 
-    /// Their text.
+    /// Writes the rules as a text.
     ///
     /// # Errors
-    /// It has no room in the store.
+    /// The text is too long for the store.
     pub fn encode(&self) -> Result<String, RulesError> {
         let (mut tags, mut clients) = (BTreeMap::new(), BTreeMap::new());
         for (subject, rate) in &self.rates {
@@ -150,28 +153,30 @@ impl Rules {
     }
 }
 
-/// How often somebody else may be faster.
+/// How many times a change is tried, if others change the rules at the same time.
 const TRIES: u32 = 5;
 
 /// Why rules were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// Those that there are cannot be read, or there is no room for another one.
+    /// The present rules cannot be read, or the changed ones are too long for the store.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// The store that has them.
+    /// The store that holds the rules failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Others changed them at the same time, again and again.
+    /// Others changed the rules at the same time, at each try.
     #[error("somebody else changes the rules at the same time: try again")]
     Overtaken,
 }
 
-/// Changes the rules in the store that has them; tells what they are then. `change` gets those that are
-/// there, once more each time that somebody else was faster. With `dry_run` nothing is written.
+/// Applies `change` to the rules in the store, and returns the changed rules. `change` gets the
+/// present rules, and is called again whenever others have changed them first. With `dry_run`
+/// nothing is written.
 ///
 /// # Errors
-/// See [`ChangeError`]. Nothing was changed then, unless the store did not answer.
+/// See [`ChangeError`]. Nothing was changed, but if the store did not answer, the change may have
+/// been made.
 pub async fn change(
     admin: &dyn Administration,
     dry_run: bool,

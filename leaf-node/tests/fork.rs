@@ -1,6 +1,6 @@
-//! A forked child that ends like any other process: the threads of its node are the parent's, and
-//! are not waited for. Alone in its file: a fork of a test process that runs other tests could
-//! deadlock.
+//! A forked child must end like any other process. The threads of its node exist only in the
+//! parent, so the child must not wait for them. This is the only test in its file: forking a test
+//! process that runs other tests could deadlock.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::time::Duration;

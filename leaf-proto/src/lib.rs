@@ -1,7 +1,8 @@
-//! The gRPC messages of `leaf-server`, `proto/leaf/v1/leaf.proto`, and what tonic makes of them.
+//! The gRPC service and messages of `leaf-server`, as Rust code that tonic generates from
+//! `proto/leaf/v1/leaf.proto`.
 //!
-//! The generated code is in the repository, so that no build needs `protoc`; a test compares it
-//! with what the files would make now. `LEAF_BLESS=1 cargo test -p leaf-proto` writes it anew.
+//! The generated code is committed, so that no build needs `protoc`. A test generates it again and
+//! compares; `LEAF_BLESS=1 cargo test -p leaf-proto` overwrites it.
 
 /// Package `leaf.v1`.
 #[allow(missing_docs, clippy::all, rustdoc::all, reason = "generated")]

@@ -1,7 +1,7 @@
-//! Many nodes that start at once: 200 keepers, in 40 processes as far as connections go,
-//! claim worker ids. How long it takes until all have one, how often a claim had to be repeated, and
-//! what it cost the server. `cargo bench -p leaf-registry --features full --bench claims`, with
-//! names of registries for some of them only.
+//! Claims of many nodes that start at once: 200 keepers, with the connections of 40 processes.
+//! Measures how long it takes until all have a worker id, how often a claim had to be repeated, and
+//! what that cost the server. `cargo bench -p leaf-registry --features full --bench claims`,
+//! followed by names of registries to measure only these.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark may panic")]
 
 use std::collections::BTreeSet;
@@ -18,18 +18,19 @@ use tokio::time::Instant;
 const CLAIMERS: usize = 200;
 /// So many of them share the connections of a process: databases allow 100 to 151 connections.
 const OF_ONE_PROCESS: usize = 5;
-/// None takes longer.
+/// The longest time that a claim may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A server that counts what it does.
+/// The server of a registry, and how many statements or transactions it was asked to run. Etcd and
+/// ZooKeeper are not counted.
 struct Place {
     url: String,
-    /// What is counted, and how many of it there were until now.
+    /// Returns how many of what `counted` names there were until now.
     count: Box<dyn Fn() -> u64>,
     counted: &'static str,
 }
 
-/// Counts nothing, and lets a server live.
+/// Returns a counter that is always 0 and keeps the server alive.
 fn lives<T: 'static>(server: T) -> Box<dyn Fn() -> u64> {
     Box::new(move || {
         let _ = &server;

@@ -19,7 +19,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let generator = SegmentGenerator::open(open.store, SegmentConfig::default()).await;
     let orders = generator.tag("leaf-segment-test").await?;
     println!("first {}", orders.next().await?);
-    for range in orders.take(500).await? {
+    for range in orders.take(500).await?.into_ranges().into_iter().flatten() {
         println!("{} more, {range}", range.len());
     }
     generator.close().await;

@@ -1,5 +1,5 @@
-//! What an operator needs of a segment store or a worker registry: its tables, and what is risky
-//! about it.
+//! The operator's view of a segment store or a worker registry: its tables, and the risks of its
+//! setup.
 
 use std::fmt;
 
@@ -8,22 +8,23 @@ use leaf_segment::store::StoreFuture;
 /// A text that a segment store keeps beside its tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note {
-    /// Its place among the shards, see [`ShardMemory`](leaf_segment::shards::ShardMemory).
+    /// The store's places among the shards, as `leaf_node::ShardMemory` encodes them.
     Shards,
-    /// Which tags and callers get no ids, or so many a second. In the store of `segment.store`.
+    /// The rules of traffic: which tags and callers get no ids, or only a number of ids a second.
+    /// Used only in the store that `segment.store` names.
     Traffic,
 }
 
 impl Note {
-    /// The longest text, in bytes.
+    /// The greatest length of a note, in bytes.
     pub const LONGEST: usize = 2000;
 
     /// Every note.
     #[cfg(feature = "etcd")]
     pub(crate) const ALL: [Self; 2] = [Self::Shards, Self::Traffic];
 
-    /// Its key, among those of the tags' settings. The leading space keeps it distinct from every tag's
-    /// name.
+    /// The name under which the store keeps the note, among the names of tags. The leading space
+    /// keeps it distinct from every tag's name.
     #[cfg(any(feature = "sql", feature = "etcd"))]
     pub(crate) const fn key(self) -> &'static str {
         match self {
@@ -44,21 +45,22 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     fn tables(&self) -> &'static [Table];
 
     /// Makes the tables that do not exist yet, and in a new SQLite file the Java Leaf's sample tag
-    /// `leaf-segment-test`, for first steps. What exists stays as it is. Returns the names of those that it
-    /// made.
+    /// `leaf-segment-test`, for first steps. Existing tables are left unchanged. Returns the names
+    /// of the tables that it made.
     ///
     /// # Errors
     /// Failures of the store.
     fn apply(&self) -> StoreFuture<'_, Vec<&'static str>>;
 
-    /// What could cost ids or their uniqueness as the store is set up now, each with the way out.
+    /// Lists what, in the store's current setup, could lose ids or make them repeat, each with a
+    /// remedy.
     ///
     /// # Errors
     /// Failures of the store.
     fn risks(&self) -> StoreFuture<'_, Vec<String>>;
 
-    /// Why the store may lose allocations that it has acknowledged, as it is set up and replicated now: at
-    /// a crash, or at a failover. A part of [`Self::risks`].
+    /// Lists why the store, in its current setup and state of replication, may lose acknowledged
+    /// allocations in a crash or a failover. [`Self::risks`] includes these texts.
     ///
     /// # Errors
     /// Failures of the store.
@@ -66,8 +68,8 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// What stands in a note of a segment store; `None` where nobody has written it, where the database has
-    /// no table for it, and in a registry.
+    /// Reads a note of a segment store; `None` if nobody has written it, if the database has no
+    /// table for it, and in a registry.
     ///
     /// # Errors
     /// Failures of the store.
@@ -76,7 +78,8 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Replaces a note of a segment store, if that is still `before`; tells whether it did.
+    /// Replaces a note of a segment store if it is still `before` (`None`: not yet written);
+    /// returns whether it did.
     ///
     /// # Errors
     /// Failures of the store: this user may not write there, say.
@@ -90,10 +93,10 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Ok(false) })
     }
 
-    /// The greatest number in a column of any table of the database, for a tag that is to go on above it;
-    /// `None` where the table is empty, and in a store that is no SQL database. A column of other types is refused, and
-    /// a negative number. `table` may name a schema:
-    /// `shop.orders`. Names have 1 to 64 letters, digits, `_` and `$`.
+    /// Reads the greatest number in a column of any table of the database, so that a tag can
+    /// continue above it; `None` if the table is empty, and in a store that is not an SQL database.
+    /// Refuses a column that does not hold whole numbers, and a negative greatest number. `table`
+    /// may name a schema: `shop.orders`. Names have 1 to 64 letters, digits, `_` and `$`.
     ///
     /// # Errors
     /// Failures of the store: no such table, say.
@@ -102,8 +105,8 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// By how many ids the store's failover guard advances every tag when another server answers;
-    /// `None` (the default) where it has none.
+    /// The margin, in ids, by which the store's failover guard advances every tag when another
+    /// server answers than before; `None` (the default) if the store has no failover guard.
     fn failover_margin(&self) -> Option<i64> {
         None
     }
@@ -114,6 +117,6 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
 pub struct Table {
     /// Its name.
     pub name: &'static str,
-    /// What makes it, and its first rows.
+    /// The SQL statements that make the table and insert its first rows.
     pub statements: &'static str,
 }

@@ -1,4 +1,4 @@
-//! What a kind of store tells of itself, for the URLs that name one.
+//! Describes a kind of store, for the URLs that name one.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use crate::open::{OpenRegistry, OpenStore};
 use crate::options::{RegistryKind, RegistryOptions, StoreOptions};
 use crate::setting::SettingError;
 
-/// A kind of store, as its folder describes it.
+/// The description of one kind of store; each backend's folder defines one.
 pub(crate) struct Backend {
     /// The schemes that a URL may begin with.
     pub(crate) schemes: &'static [&'static str],
-    /// The registry of worker ids that is kept there.
+    /// The kind of worker registry that such a store holds.
     pub(crate) registry: RegistryKind,
-    /// Checks a URL with one of the schemes; returns it as it is best written.
+    /// Checks a URL with one of the schemes; returns it in normalized form.
     pub(crate) check: fn(&str) -> Result<String, SettingError>,
     /// The URL without its password.
     pub(crate) show: fn(&str) -> String,
@@ -24,7 +24,7 @@ pub(crate) struct Backend {
     pub(crate) path: fn(&str) -> Option<&str>,
     /// Opens the segment store.
     pub(crate) open: for<'a> fn(&'a str, &'a Path, &'a StoreOptions) -> StoreFuture<'a, OpenStore>,
-    /// Opens the worker ids, of its own kind or of `Ordinal`.
+    /// Opens the worker registry, of the kind in `registry` or of `Ordinal`.
     pub(crate) open_workers: for<'a> fn(
         &'a str,
         RegistryKind,

@@ -9,15 +9,15 @@ use percent_encoding::percent_decode_str;
 pub(crate) struct HostList {
     /// User and password, decoded.
     login: Option<(String, String)>,
-    /// Each with its port, where one was given.
+    /// Each with its port, if one was given.
     hosts: Vec<String>,
-    /// What is behind the hosts, without the slash at either end; empty if there is nothing.
+    /// The path behind the hosts, without slashes at its ends; empty if there is none.
     path: String,
 }
 
 impl HostList {
-    /// Reads what stands behind `scheme://`; `None` if it is not such a list. `has_default_port`: a
-    /// host may stand without a port.
+    /// Parses what follows `scheme://` in a URL; `None` if it is not a valid list of hosts. With
+    /// `has_default_port`, a host may lack its port.
     pub(crate) fn parse(text: &str, has_default_port: bool) -> Option<Self> {
         let (login, rest) = match text.rsplit_once('@') {
             None => (None, text),
@@ -62,7 +62,7 @@ impl HostList {
         &self.hosts
     }
 
-    /// What is behind the hosts; empty if there is nothing.
+    /// The path behind the hosts; empty if there is none.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -74,7 +74,7 @@ impl HostList {
     }
 }
 
-/// Without the password.
+/// Writes the list with `***` in place of the password.
 impl fmt::Display for HostList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((user, _)) = &self.login {

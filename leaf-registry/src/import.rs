@@ -1,14 +1,15 @@
 //! Moving tags from one store to another.
 //!
-//! Invariant: at no moment may both stores grant ids of a tag, and the new one grants none that the
-//! old one ever granted. The tag is made *sealed* in the new store, which grants nothing then; the
-//! old one is sealed in one step that tells what it granted; only then is the new one opened, at
-//! that number. Whatever a node's step or rate is, and whichever version or Java program asks, a
-//! sealed tag yields nothing. The new store starts at the *next* id, so that the last granted block
-//! is not granted again (Kafka's bug KAFKA-15552).
+//! Invariant: at no moment may both stores grant ids of a tag, and the new store grants no id that
+//! the old one ever granted. First, the tag is made *sealed* in the new store, which then grants
+//! none of its ids. Second, it is sealed in the old store, in one step that also returns up to
+//! where ids were granted. Only then is it opened in the new store, at that number. A sealed tag
+//! yields nothing, whatever a node's step or rate is, and whichever version of Leaf or Java program
+//! asks. The new store starts at the *next* id, so that the last granted block is not granted again
+//! (Kafka's bug KAFKA-15552).
 //!
-//! Breaking off in between leaves a tag that is sealed in one store or in both: no ids, but none
-//! twice.
+//! An import that is broken off leaves the tag sealed in one store or in both: it may yield no ids,
+//! but never an id twice.
 
 use leaf_core::{Step, Tag};
 use leaf_segment::admin::EndedTag;
@@ -17,29 +18,32 @@ use leaf_segment::store::{
 };
 use leaf_segment::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 
-/// Why a store refused to replace a `max_id` although it was the expected one.
+/// Error text for a store that refused to replace a `max_id` although it was the expected value.
 pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
 
-/// Why a family is not moved. In both orders a member could be made in one store while one of its
-/// name is in use in the other.
+/// Error text for a family, which is not moved. In either order, family or members first, a member
+/// could be made in one store while a tag of its name is in use in the other.
 const FAMILY: &str = "a family is not moved: delete it in the old store, where its members stay; move these; then make \
                       the family in the new store, and they are its members there";
 
 /// Moves `tag` from one store to another, and returns the first id that the new store will grant,
-/// `gap` ids above what the old store granted. Nodes that still ask the old store go on with what
-/// they have in memory, and are then told that the tag was moved.
+/// `gap` ids above what the old store granted. Nodes that still ask the old store use up the ids in
+/// their memory; then the old store tells them that the tag was moved.
 ///
-/// Doing it again changes nothing and returns the `max_id` of the new store: the settings of the
-/// tag there say which record it was imported from.
+/// A second import changes nothing and returns the `max_id` in the new store: the settings of the
+/// tag there name the record that it was imported from.
 ///
 /// # Errors
-/// `UnknownTag` in the old store; `BadRecord` for a family; `TagExists` where the new store has granted ids of a tag of this
-/// name, or has it with another meaning; `UsedBefore` where it had one that granted more and was
-/// deleted; `Exhausted` when the ids end before the gap; `BadRecord`
-/// where step, meaning or settings of the old row cannot be read, where somebody else moves the tag
-/// at the same time, where an import was broken off after the old store was sealed, and where the
-/// old tag is sealed and the new one was not imported from it; failures of the stores.
+/// - `UnknownTag` if the old store does not have the tag
+/// - `TagExists` if the new store has granted ids of a tag of this name, or has it with another
+///   meaning
+/// - `UsedBefore` if the new store had such a tag, which granted higher ids and was deleted
+/// - `Exhausted` if the ids end before the gap does
+/// - `BadRecord` for a family; if step, meaning or settings of the old record cannot be read; if
+///   somebody else moves the tag at the same time; if an import was broken off after the old store
+///   was sealed; if the old tag is sealed and the new one was not imported from it
+/// - failures of the stores
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
@@ -113,11 +117,11 @@ pub async fn import(
     moved.open(&sealed).await
 }
 
-/// A tag that is sealed in the old store, and to be opened in the new one.
+/// A tag that is sealed in the old store and must still be opened in the new one.
 struct Moved<'a, R> {
     tag: &'a Tag,
     to: &'a dyn TagStore,
-    /// What the old store granted ids below.
+    /// The ids that the old store granted are below this.
     granted_below: i64,
     /// The first id of the new store.
     first: i64,
@@ -125,12 +129,12 @@ struct Moved<'a, R> {
 }
 
 impl<R: Fn(StoreErrorKind) -> StoreError> Moved<'_, R> {
-    /// The error of this text.
+    /// A `BadRecord` error with this text.
     fn bad(&self, why: String) -> StoreError {
         (self.refuse)(StoreErrorKind::BadRecord(why))
     }
 
-    /// The error of a tag that is open nowhere.
+    /// The error for a tag that is open in neither store.
     fn unopened(&self, why: String) -> StoreError {
         self.bad(format!(
             "it is sealed in the old store, and could not be opened in the new one{why}: delete it in the new \
@@ -139,8 +143,9 @@ impl<R: Fn(StoreErrorKind) -> StoreError> Moved<'_, R> {
         ))
     }
 
-    /// An operator may have given the tag a newer key since `make_sealed` copied its meaning. Then
-    /// the old store used the newer key last, and the new store must go on with that one.
+    /// Copies the tag's current key to the new store: an operator may have given the tag a newer
+    /// key since `make_sealed` copied its meaning, and the new store must continue with the key
+    /// that the old store used last.
     async fn follow_key(
         &self,
         from: &dyn TagStore,
@@ -158,7 +163,7 @@ impl<R: Fn(StoreErrorKind) -> StoreError> Moved<'_, R> {
         Ok(())
     }
 
-    /// Opens it in the new store; returns its first id there.
+    /// Opens the tag in the new store; returns its first id there.
     async fn open(&self, sealed: &TagRecord) -> Result<i64, StoreError> {
         let Self { tag, to, granted_below, first, .. } = self;
         let unclear = |error: StoreError| {
@@ -183,12 +188,13 @@ impl<R: Fn(StoreErrorKind) -> StoreError> Moved<'_, R> {
     }
 }
 
-/// What to do where an import or a deletion was broken off.
+/// Error text: what to do after an import or a deletion was broken off.
 const UNFINISHED: &str = "it is sealed in the old store and not open in the new one: either a third store has it, or an import or a \
      deletion was broken off. Only when no other store has it, delete it in the new store and make it anew there, with a \
      first id above every one that was handed out";
 
-/// The first id of a tag in the new store, to which it was moved before: sealed in the old one.
+/// Returns the `max_id` in the new store of a tag that was moved there before and is sealed in the
+/// old store.
 fn imported_before(old: &TagRecord, new: Option<&TagRecord>) -> Result<i64, &'static str> {
     match new.filter(|new| !new.is_sealed()) {
         None => Err(UNFINISHED),
@@ -201,8 +207,8 @@ fn imported_before(old: &TagRecord, new: Option<&TagRecord>) -> Result<i64, &'st
     }
 }
 
-/// What the settings of an imported tag say of the record that it was imported from: its
-/// generation, or that it had none.
+/// The origin that the settings of an imported tag record: the generation of the old record, or `-`
+/// if it has none.
 fn origin(old: &TagRecord) -> String {
     old.generation().map_or_else(|| "-".into(), |generation| generation.to_string())
 }
@@ -213,8 +219,9 @@ fn is_import_of(old: &TagRecord, new: &TagRecord) -> bool {
     imported == Some(&origin(old))
 }
 
-/// Creates the tag sealed in the new store, or brings it into line there, and returns its record.
-/// Everything that may be refused is tried here, before the tag is sealed in the old store.
+/// Creates the tag sealed in the new store, or seals and updates an unused tag there, and returns
+/// its record. Everything that the new store may refuse is tried here, before the tag is sealed in
+/// the old store.
 async fn make_sealed(
     old: &TagRecord,
     new: Option<TagRecord>,
@@ -251,8 +258,8 @@ async fn make_sealed(
             to.create(&new).await?;
             new.into()
         }
-        // Made, by `schema --apply` say, and never used; or sealed because it was moved out of the
-        // new store earlier.
+        // The new store has the tag but has granted no id of it (say, made by `schema --apply`); or
+        // the tag is sealed because it was moved out of the new store earlier.
         Some(new) if new.max_id <= 1 || new.is_sealed() => {
             let seal = to.replace_max_id(tag, new.generation(), new.max_id, SEALED);
             if !new.is_sealed() && !seal.await? {
@@ -268,8 +275,8 @@ async fn make_sealed(
         }
         Some(_) => return Err(refuse(StoreErrorKind::TagExists)),
     };
-    // Changes nothing. It shows that the failover guard lets the new store be written, before the
-    // old one is sealed.
+    // Writes back the same value. Before the old store is sealed, this shows whether the failover
+    // guard of the new store allows writes.
     if !to.replace_max_id(tag, sealed.generation(), SEALED, SEALED).await? {
         return Err(not_writable());
     }
@@ -300,8 +307,8 @@ mod tests {
     }
 
     proptest! {
-        /// G-16: no two ranges overlap that either store granted, whoever asks which of them, and
-        /// however often the tag goes there and back.
+        /// G-16: no two ranges that the stores granted overlap, whichever store a node asks, and
+        /// however often the tag is moved between them.
         #[test]
         fn what_is_granted_after_an_import_is_new(
             first in 0i64..1000,
@@ -359,8 +366,8 @@ mod tests {
         assert!(grant(&old, 1).await.is_err() && grant(&new, 1).await.is_err());
     }
 
-    /// A deletion was broken off in the old store, and the new one has a tag of this name that knows
-    /// nothing of the ids that the old one granted.
+    /// A deletion was broken off in the old store, and the new store has a tag of this name that
+    /// was made without regard to the ids that the old store granted.
     #[tokio::test]
     async fn a_half_deleted_tag_is_not_taken_for_an_imported_one() {
         for used in [false, true] {

@@ -16,11 +16,12 @@
 //! A *fence* is the record of who holds a worker id and up to which timestamp. The *original* is
 //! Meituan's Java Leaf, the *community fork* its best known successor.
 //!
-//! Every backend but `ordinal` is a folder; `zookeeper/` is what those of ZooKeeper share. The
-//! folders of the SQL databases have only a dialect (`dialect.rs`, `errors.rs`) of the code in
-//! `sql/`. In the others `workers.rs` is the worker registry; `etcd/store.rs` is the segment store
-//! of etcd. `mirror.rs` is the record that a Java Leaf keeps beside ours. All pass one conformance
-//! suite on the real server (`tests/`).
+//! Every backend but `ordinal` has a folder; `zookeeper/` holds the code that both ZooKeeper
+//! backends share. The folder of an SQL database mainly contains a dialect (`dialect.rs`,
+//! `errors.rs`), on which the code in `sql/` builds. In the other folders `workers.rs` is the
+//! worker registry; `etcd/store.rs` is the segment store of etcd. `mirror.rs` reads and writes the
+//! record of a worker id that Java Leafs use. One conformance suite (`tests/`) tests every backend
+//! on the real server.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 #[cfg(feature = "store")]

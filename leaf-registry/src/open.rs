@@ -18,7 +18,7 @@ pub struct OpenStore {
 }
 
 impl OpenStore {
-    /// A store, as its users see it and as an operator does.
+    /// Wraps a store: one object for its users and for its administration.
     pub(crate) fn of(store: impl TagStore + Administration) -> Self {
         let store = Arc::new(store);
         Self { admin: Arc::clone(&store) as _, store }
@@ -33,7 +33,7 @@ impl OpenStore {
 pub struct OpenRegistry {
     /// The registry.
     pub registry: Registry,
-    /// Its tables and risks; `None` where it has none.
+    /// Its tables and risks; `None` if the registry has no tables.
     pub admin: Option<Arc<dyn Administration>>,
 }
 

@@ -1,4 +1,4 @@
-//! What may be chosen about stores and registries, besides where they are.
+//! Options of stores and registries, besides their location.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use leaf_snowflake::{ClaimPolicy, Identity, WorkerRange};
 use crate::local::LocalWorkers;
 use crate::setting::SettingError;
 
-/// What may be chosen about a store, besides where it is.
+/// Options of a store, besides its location.
 ///
 /// ```
 /// use leaf_registry::StoreOptions;
@@ -17,10 +17,11 @@ use crate::setting::SettingError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// By how many ids every tag is advanced at least when MySQL, MariaDB or PostgreSQL answers as
-    /// another server than before: more than a failover can lose. A tag in strict order with fewer
-    /// than 2^40 numbers has a margin of its own instead: a tenth of them, at most 10,000,000.
-    /// `None` turns that guard off. Default 10,000,000, ten times the greatest dynamic step.
+    /// Least number of ids by which the failover guard advances every tag when another server of
+    /// MySQL, MariaDB or PostgreSQL answers than before: more than a failover can lose. A tag in
+    /// strict order with fewer than 2^40 numbers has its own margin instead: a tenth of them plus
+    /// one, at most 10,000,000. `None` turns the guard off. Default 10,000,000, ten times the
+    /// greatest dynamic step.
     pub failover_margin: Option<i64>,
 }
 
@@ -32,20 +33,20 @@ impl Default for StoreOptions {
 
 /// A kind of worker registry.
 ///
-/// In `local`, `ordinal`, `zk_normal` and `mysql` a worker id is bound to one node. In the others any
-/// node may take a free one, and another node gets it later.
+/// In `local`, `ordinal`, `zk_normal` and `mysql` a worker id is bound to one node. In the other
+/// kinds any node may claim a free worker id, and another node may get it later.
 /// See [`ClaimPolicy`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegistryKind {
-    /// From the configuration.
+    /// Worker ids from the configuration.
     Local,
     /// The number at the end of the host name.
     Ordinal,
-    /// By name, for ever, in ZooKeeper: as the original Java Leaf.
+    /// One worker id for each name, for ever, in ZooKeeper; shared with the original Java Leaf.
     ZkNormal,
-    /// From pools in ZooKeeper: as the community fork.
+    /// From pools in ZooKeeper, shared with the community fork.
     ZkRecycle,
-    /// In MySQL or MariaDB, copied into the community fork's table.
+    /// In MySQL or MariaDB, with a mirror in the community fork's table.
     Mysql,
     /// In PostgreSQL.
     Postgres,
@@ -53,11 +54,12 @@ pub enum RegistryKind {
     Sqlite,
     /// In etcd.
     Etcd,
-    /// That of the segment store, see [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
+    /// In the segment store, of whichever kind it is; see
+    /// [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
     Store,
 }
 
-/// The name of the kind, as the documentation has it: `zk_normal`.
+/// Writes the name of the kind as the documentation spells it, like `zk_normal`.
 impl fmt::Display for RegistryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -74,19 +76,21 @@ impl fmt::Display for RegistryKind {
     }
 }
 
-/// What may be chosen about a registry, besides where it is.
+/// Options of a registry, besides its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryOptions {
     /// The name of the cluster of Leaf nodes (Java: `leaf.name`), part of the paths in ZooKeeper
     /// and etcd. Letters, digits and `-_.`.
     pub name: String,
-    /// How often a holder reports. In SQL databases and etcd a node that was silent for three of
-    /// these is no longer asked for its clock.
+    /// How often a holder reports. In SQL databases and etcd, a node that has not reported for
+    /// three of these intervals no longer counts as alive: other nodes do not compare their clocks
+    /// with it.
     pub report_interval: Duration,
-    /// How long ZooKeeper keeps a session without hearing of it.
+    /// How long ZooKeeper keeps a session while it hears nothing from this node.
     pub session_timeout: Duration,
-    /// A worker id that was not released is given out again this long after its ceiling has passed.
-    /// In `mysql`, where worker ids belong to identities, a released one waits as long, too.
+    /// How long after its ceiling a worker id that was not released may be given to another node.
+    /// In `mysql`, where worker ids belong to identities, this also applies to a released worker
+    /// id.
     pub recycle_after: Duration,
     /// Whether worker ids that Java Leafs held are given out again. Only for a registry that no
     /// Java Leaf uses any more.
@@ -94,8 +98,8 @@ pub struct RegistryOptions {
     /// The worker ids that this registry gives out, so that another registry can give out the
     /// others; `None`: all.
     pub worker_range: Option<WorkerRange>,
-    /// Which worker ids nodes have, in `local` by their identity, and in `ordinal` this node by the
-    /// number of its host; `None`: worker ids are administered only.
+    /// The assigned worker ids: in `local` by identity; in `ordinal` the number of this node's
+    /// host. `None`: the registry is opened for administration only.
     pub workers: Option<LocalWorkers>,
     /// The address at which this node answers HTTP. `None`: the node's identity is that address.
     pub address: Option<Identity>,
@@ -117,10 +121,10 @@ impl Default for RegistryOptions {
 }
 
 impl RegistryOptions {
-    /// Whether the name can be part of a path.
+    /// Checks that the name can be part of a path.
     ///
     /// # Errors
-    /// A text for the operator.
+    /// The text tells the operator which names are valid.
     ///
     /// ```
     /// use leaf_registry::RegistryOptions;
@@ -138,7 +142,7 @@ impl RegistryOptions {
         Ok(())
     }
 
-    /// Who may take what in a registry of this kind.
+    /// Which nodes may claim which worker ids in a registry of this kind.
     pub(crate) fn policy(&self, kind: RegistryKind) -> ClaimPolicy {
         let bound =
             matches!(kind, RegistryKind::ZkNormal | RegistryKind::Mysql | RegistryKind::Ordinal);

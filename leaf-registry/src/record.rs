@@ -1,36 +1,38 @@
-//! Tags as they are stored, rows of tables or values in etcd.
+//! The record of a tag as a store keeps it: a row of a table, or a value in etcd.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use leaf_core::{Step, Tag};
-use leaf_segment::meaning::{Meaning, MeaningError};
 use leaf_segment::store::{Expected, SEALED, TagSettings};
 use leaf_segment::{StoreErrorKind, TagRecord};
+use leaf_shape::{Meaning, MeaningError};
 
-/// A tag's row, as every backend reads it. Foreign tables may hold NULL in any column.
+/// A tag's row, as every backend reads it. In a table that Leaf did not make, any column may hold
+/// NULL.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) name: String,
     /// Every number less than this is granted.
     pub(crate) max_id: Option<i64>,
-    /// How many numbers a refill takes at least, as it is stored: [`Step::new`] checks it.
+    /// The stored step, the least count of numbers per refill. Not validated yet: [`Step::new`]
+    /// does that.
     pub(crate) step: Option<i64>,
     pub(crate) description: Option<String>,
-    /// `None` for a plain tag, in the table that Java programs read.
+    /// The encoded [`Meaning`]. `None` for a plain tag, whose table has no such column.
     pub(crate) meaning: Option<String>,
 }
 
 impl Row {
-    /// What the numbers mean; plain where the column is empty.
+    /// Decodes what the numbers mean; an absent value is the plain meaning.
     fn meaning(&self) -> Result<Meaning, MeaningError> {
         self.meaning.as_deref().map_or(Ok(Meaning::PLAIN), Meaning::decode)
     }
 }
 
-/// The rows as records; `settings` maps each tag to the text of its settings. Invalid rows are
-/// skipped with a warning. A name that stands in both places (`leaf_alloc` and
-/// `leaf_sequence`, or both prefixes of etcd) gets [`MeaningError::Twice`]: no id of it is issued.
+/// Converts rows to records; `settings` maps each tag to the text of its settings. Invalid rows are
+/// skipped with a warning. A name that is in both places (`leaf_alloc` and `leaf_sequence`, or both
+/// prefixes of etcd) gets [`MeaningError::Twice`]: no id of it is issued.
 pub(crate) fn read(rows: Vec<Row>, settings: HashMap<String, String>) -> Vec<TagRecord> {
     let mut records = HashMap::with_capacity(rows.len());
     for row in rows {
@@ -61,9 +63,9 @@ pub(crate) fn greatest_start(amount: i64, expected: Expected) -> i64 {
     expected.end.min(SEALED - 1) - amount
 }
 
-/// What in this row forbids an allocation of `amount` ids; `None` where nothing does. After an SQL
-/// statement that changed no row, `None` means that somebody has changed the row meanwhile, or that
-/// the failover guard has refused.
+/// Returns why this row does not allow an allocation of `amount` ids; `None` if it does. After an
+/// SQL statement that changed no row, `None` means that another writer has changed the row since,
+/// or that the failover guard has refused.
 pub(crate) fn why_not(
     row: Option<&Row>,
     expected: Expected,

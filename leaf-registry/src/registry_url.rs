@@ -14,7 +14,7 @@ use crate::options::{RegistryKind, RegistryOptions};
 use crate::setting::SettingError;
 use crate::store_url::StoreUrl;
 
-/// How to write one, for error texts.
+/// How to write a registry's URL, for error texts.
 const HOW: &str = "write local, ordinal, store (that of the segments), zk-normal://host:2181,host:2181/chroot, \
                    zk-recycle://host:2181, mysql://user:password@host:3306/database, \
                    postgres://user:password@host:5432/database, sqlite:/PATH, etcd://host:2379,host:2379, or \
@@ -26,10 +26,10 @@ const HOW: &str = "write local, ordinal, store (that of the segments), zk-normal
 /// |---|---|
 /// | `local` | from the configuration; the record is in the state file |
 /// | `ordinal` | the number at the end of the host name; the record is in the state file |
-/// | `ordinal+zk://…`, `ordinal+mysql://…`, `ordinal+etcd://…` | the same number; the record is there |
-/// | `zk-normal://user:password@host:2181,host:2181/chroot` | as the original Java Leaf |
-/// | `zk-recycle://…` | as the community fork |
-/// | `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…` | there, as a [`StoreUrl`] is written |
+/// | `ordinal+zk://…`, `ordinal+mysql://…`, `ordinal+etcd://…` | the same number; the record is in that store |
+/// | `zk-normal://user:password@host:2181,host:2181/chroot` | shared with the original Java Leaf |
+/// | `zk-recycle://…` | shared with the community fork |
+/// | `mysql://…`, `postgres://…`, `sqlite:/PATH`, `etcd://…` | from that store; written like a [`StoreUrl`] |
 /// | `store`, `ordinal+store` | in the segment store, see [`Self::in_store`] |
 ///
 /// ```
@@ -58,8 +58,8 @@ enum Place {
     StateFile,
     /// Where the segments are.
     SegmentStore,
-    /// In ZooKeeper; where worker ids are not ordinals, in the tree of the community fork or in
-    /// that of the original.
+    /// In ZooKeeper. Unless worker ids are ordinals, `recycle` selects the tree of the community
+    /// fork in place of the original's.
     Zookeeper { recycle: bool, hosts: HostList },
     /// In a database or etcd.
     Store(StoreUrl),
@@ -82,7 +82,7 @@ impl RegistryUrl {
         }
     }
 
-    /// With `store` in place of the word `store`.
+    /// Replaces the word `store` by the URL of the segment store; any other registry is unchanged.
     #[must_use]
     pub fn in_store(self, store: &StoreUrl) -> Self {
         match self.place {
@@ -91,15 +91,14 @@ impl RegistryUrl {
         }
     }
 
-    /// Whether each node keeps its record in its state file, so that there is no place that nodes
-    /// share.
+    /// Whether each node's record is only in its own state file, so that nodes share no store.
     #[must_use]
     pub fn is_in_state_file(&self) -> bool {
         self.place == Place::StateFile
     }
 
-    /// Whether clusters of different [names](crate::RegistryOptions::name) have worker ids of their own here.
-    /// Else all that use this URL share one pool.
+    /// Whether clusters of different [names](crate::RegistryOptions::name) have separate worker ids
+    /// in this registry. If not, all clusters that use this URL share one pool.
     ///
     /// ```
     /// use leaf_registry::RegistryUrl;
@@ -121,8 +120,9 @@ impl RegistryUrl {
         }
     }
 
-    /// The hosts that have the records, each with its port where one is given; none where they are
-    /// on this host for certain, in a file or behind a socket.
+    /// The hosts that hold the records, each with its port if the URL gives one. Empty if the
+    /// records are certainly on this host, in a file or behind a socket; also empty for `store`
+    /// before [`Self::in_store`].
     #[must_use]
     pub fn hosts(&self) -> Vec<String> {
         match &self.place {
@@ -132,8 +132,8 @@ impl RegistryUrl {
         }
     }
 
-    /// The file of an embedded registry; `None` for a server, and for the state file. Nobody
-    /// prepares such a file beforehand: call
+    /// The file of an embedded registry; `None` for a server, and for the state file. No
+    /// administrator makes the tables of such a file beforehand: call
     /// [`Administration::apply`](crate::Administration::apply) once it is open.
     #[must_use]
     pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
@@ -146,7 +146,7 @@ impl RegistryUrl {
     /// Opens the registry. Relative paths count from `data_dir`. A server is not contacted yet.
     ///
     /// # Errors
-    /// Where the place or the options cannot be used.
+    /// The place or the options cannot be used.
     pub fn open<'a>(
         &'a self,
         data_dir: &'a Path,
@@ -218,7 +218,7 @@ impl FromStr for RegistryUrl {
     }
 }
 
-/// As it is written, without the password.
+/// Writes the registry as the configuration has it, with `***` in place of the password.
 impl fmt::Display for RegistryUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.ordinal {

@@ -1,10 +1,10 @@
-//! Settings that are wrong, and settings that are read from files: for deployments that mount
-//! secrets as files.
+//! The error of an invalid setting, and the reading of settings from files, for deployments that
+//! mount secrets as files.
 
 use std::io::Read;
 use std::path::Path;
 
-/// A setting is invalid or cannot be read. The text holds no password, and nothing of a setting
+/// A setting is invalid or cannot be read. The text contains no password, and no part of a setting
 /// that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -17,11 +17,11 @@ impl SettingError {
     }
 }
 
-/// The most that a file with one setting holds.
+/// Greatest size of a file with one setting, in bytes.
 const LARGEST_SETTING: u64 = 64 * 1024;
 
-/// A file's name for an error. It is hidden where it looks like the secret itself (a URL, or a
-/// key), which somebody gave in place of the file.
+/// The name of a file for an error text. Hidden if it looks like the secret itself (a URL, or a
+/// key): an operator may have given the secret in place of the file's name.
 fn shown(file: &Path) -> String {
     let name = file.display().to_string();
     let is_key = name.split(|c: char| !c.is_ascii_hexdigit()).any(|digits| digits.len() >= 32);
@@ -35,7 +35,7 @@ fn shown(file: &Path) -> String {
 /// Reads a text from a file, without the white space around it.
 ///
 /// # Errors
-/// A text that names the file and never repeats what it holds.
+/// The text names the file and never repeats its content.
 pub fn read_secret(file: &Path) -> Result<String, SettingError> {
     let refuse = |why: String| SettingError::new(format!("{}: {why}", shown(file)));
     let bytes = read_file(file, LARGEST_SETTING).map_err(refuse)?;
@@ -43,10 +43,10 @@ pub fn read_secret(file: &Path) -> Result<String, SettingError> {
     Ok(text.trim().to_owned())
 }
 
-/// Reads a regular file of so many bytes at most.
+/// Reads a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// Why it cannot be read, without its name.
+/// The text says why the file cannot be read, and does not name it.
 pub fn read_file(file: &Path, most: u64) -> Result<Vec<u8>, String> {
     let text = |error: std::io::Error| error.to_string();
     // A pipe would be waited for, at every reload, too.

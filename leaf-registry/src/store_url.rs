@@ -1,6 +1,6 @@
 //! Where segments or worker ids are kept, as one line of configuration.
 //!
-//! A URL may hold a password: it is shown by [`StoreUrl`]'s `Display` and `Debug` without one.
+//! A URL may hold a password, which `Display` and `Debug` of [`StoreUrl`] do not show.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,14 @@ const BACKENDS: &[&Backend] = &[
     &crate::etcd::BACKEND,
 ];
 
-/// The schemes of all builds.
+/// The schemes of all kinds of stores, also of those that this build lacks.
 const SCHEMES: [&str; 5] = ["sqlite", "mysql", "postgres", "postgresql", "etcd"];
 
-/// How to write one, for error texts.
+/// How to write a store's URL, for error texts.
 const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, \
                    postgres://user:password@host:5432/database or etcd://host:2379,host:2379";
 
-/// `sqlite:PATH`, `mysql://user:password@host:3306/database`,
+/// The URL of a store: `sqlite:PATH`, `mysql://user:password@host:3306/database`,
 /// `postgres://user:password@host:5432/database` or `etcd://host:2379,host:2379/name`.
 ///
 /// ```
@@ -58,8 +58,9 @@ impl PartialEq for StoreUrl {
 impl Eq for StoreUrl {}
 
 impl StoreUrl {
-    /// The file of an embedded store; `None` for a server. Nobody prepares such a file beforehand:
-    /// call [`Administration::apply`](crate::Administration::apply) once it is open.
+    /// The file of an embedded store; `None` for a server. No administrator makes the tables of
+    /// such a file beforehand: call [`Administration::apply`](crate::Administration::apply) once it
+    /// is open.
     #[must_use]
     pub fn file(&self, data_dir: &Path) -> Option<PathBuf> {
         (self.backend.path)(&self.url).map(|path| data_dir.join(path))
@@ -68,7 +69,7 @@ impl StoreUrl {
     /// Opens the store. Relative paths count from `data_dir`. A server is not contacted yet.
     ///
     /// # Errors
-    /// Where the URL or the file cannot be used.
+    /// The URL or the file cannot be used.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -102,12 +103,12 @@ impl StoreUrl {
         text.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
     }
 
-    /// The registry of worker ids that may be kept there, besides `Ordinal`.
+    /// The kind of worker registry that such a store can hold, besides `Ordinal`.
     pub(crate) fn registry_kind(&self) -> RegistryKind {
         self.backend.registry
     }
 
-    /// Opens the worker ids of [`Self::registry_kind`], or of `Ordinal`.
+    /// Opens the worker registry in this store; `kind` is [`Self::registry_kind`] or `Ordinal`.
     pub(crate) fn open_workers<'a>(
         &'a self,
         kind: RegistryKind,

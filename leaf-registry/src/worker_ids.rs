@@ -1,5 +1,5 @@
-//! What the stores of worker ids share: worker ids in names of keys and znodes, and errors of a
-//! database as the registry's.
+//! Code that the stores of worker ids share: it reads worker ids from the names of keys and znodes,
+//! and converts the errors of a database to those of a registry.
 
 use leaf_core::WorkerId;
 use leaf_segment::{StoreError, StoreErrorKind};
@@ -14,8 +14,8 @@ pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
 /// Turns a database's error into one of the registry.
 pub(crate) fn translate(error: &StoreError) -> RegistryError {
     let kind = match error.kind() {
-        // The SQLite file or the state of etcd is another one: the lease's record is not in there, or
-        // an older one is.
+        // The SQLite file or the state of etcd was replaced: it lacks the lease's record, or has an
+        // older one.
         StoreErrorKind::Replaced | StoreErrorKind::WentBack => RegistryErrorKind::Lost,
         // A node may go on from its state file, as without the registry.
         StoreErrorKind::Full => RegistryErrorKind::Unavailable,

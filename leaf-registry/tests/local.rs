@@ -12,7 +12,7 @@ use leaf_snowflake::{Identity, SnowflakeConfig, SnowflakeError, SnowflakeGenerat
 
 const START: UnixMillis = UnixMillis::new(1_800_000_000_501);
 
-/// Starts, takes what is there to take, and is killed.
+/// One life of a node: it starts, takes up to 500 ids until none is left, and is killed.
 fn life(
     clock: &Arc<ManualClock>,
     directory: &Path,
@@ -33,8 +33,8 @@ fn life(
     ids
 }
 
-/// Every life begins without a state file: what is left is the distance to the clock. A tick may be
-/// longer than a life.
+/// Every life begins without a state file, so only the floor's distance to the clock protects it. A
+/// tick may be longer than a life.
 #[test]
 fn lives_without_a_state_file_repeat_nothing_while_the_clock_goes_on() {
     for layout in ["leaf", "t39-s8-w16/10ms", "t31-w10-s20/1s"] {
@@ -79,7 +79,7 @@ fn a_killed_node_goes_on_above_what_it_wrote_down() {
     }
 }
 
-/// A node that the configuration does not name gets no worker id, and none by default.
+/// A node that the configuration does not name gets no worker id, not even a default one.
 #[tokio::test]
 async fn a_node_that_is_not_named_gets_no_worker_id() {
     let workers = [("a:1".to_owned(), WorkerId::new(1))].into();
@@ -94,7 +94,7 @@ async fn a_node_that_is_not_named_gets_no_worker_id() {
     assert!(text.contains("no worker id is assigned to b:1"), "{text}");
 }
 
-/// A worker id of the other data centre is refused, whoever configured it.
+/// A worker id outside the configured range, here that of another data centre, is refused.
 #[tokio::test]
 async fn a_worker_id_outside_the_range_is_refused() {
     let range = Some("512..1023".parse().unwrap());

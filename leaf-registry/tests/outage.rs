@@ -16,9 +16,9 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// G-13: served from the stock until it is used up, then a fast error; neither threads nor
-/// connections grow; ids again soon after the database's return. The printed times are for people:
-/// a shared machine has others.
+/// G-13: tags are served from the stock until it is used up; then errors come fast. Neither threads
+/// nor connections grow, and ids flow again soon after the database's return. The printed times are
+/// only information: they differ on a shared machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_tags_outlive_an_outage() {
     let away = if std::env::var_os("LEAF_TEST_FULL").is_some() { 60 } else { 4 };

@@ -10,12 +10,12 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use leaf_core::{Id, Step, Tag};
 use leaf_segment::admin::TagSpec;
-use leaf_segment::meaning::KeyRing;
 use leaf_segment::{LocalIds, MemoryStore, NewTag, SegmentConfig, SegmentGenerator, TagHandle};
+use leaf_shape::keys::KeyRing;
 use tokio::runtime::Runtime;
 
 const BATCH: usize = 1000;
-/// Ids of one thread are taken in such runs.
+/// How many ids a thread takes in one run.
 const RUN: usize = 64;
 
 /// Refills run here.
@@ -24,7 +24,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     builder.worker_threads(1).enable_all().build().unwrap()
 });
 
-/// So large a step that a refill is part of the price, but not most of it.
+/// A generator whose step is so large that refills are a part of the cost, but not most of it.
 fn generator(tags: usize) -> SegmentGenerator {
     let step = Step::new(1_000_000).unwrap();
     let tag = |n| NewTag::new(Tag::parse(&format!("tag-{n}")).unwrap(), step);
@@ -122,13 +122,15 @@ fn batches(criterion: &mut Criterion) {
     let (_segments, handle) = handle();
     group.bench_function("try_take", |b| {
         b.iter(|| {
-            let mut missing = BATCH as u64;
+            let mut missing = BATCH;
             while missing > 0 {
-                let Some(range) = handle.try_take(missing as usize) else { continue };
-                missing -= range.len();
-                range.iter().for_each(|id| {
-                    black_box(id);
-                });
+                let Some(ids) = handle.try_take(missing) else { continue };
+                missing -= ids.len();
+                for range in ids.into_ranges().into_iter().flatten() {
+                    range.iter().for_each(|id| {
+                        black_box(id);
+                    });
+                }
             }
         });
     });
@@ -164,7 +166,7 @@ fn shapes(criterion: &mut Criterion) {
             b.iter(|| {
                 let mut missing = BATCH;
                 while missing > 0 {
-                    let Some(ids) = handle.try_take_ids(missing) else { continue };
+                    let Some(ids) = handle.try_take(missing) else { continue };
                     missing -= ids.len();
                     ids.for_each(|id| {
                         black_box(id);

@@ -1,6 +1,6 @@
-//! What callers feel of a switch from one segment to the next, at a constant rate and a store that
-//! takes 50 ms, beside the same without a switch. Latency counts from when a call was due, so that
-//! a call that is late makes the next ones late, too.
+//! Measures how a switch from one segment to the next affects callers, at a constant rate and with
+//! a store that takes 50 ms, beside the same load without a switch. Latency counts from when a call
+//! was due, so that a late call makes the next ones late, too.
 //!
 //! `cargo bench -p leaf-segment --bench switches [-- SWITCHES]`, 50 where none is given.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]

@@ -1,5 +1,4 @@
-//! Ids of a tag from a store of one's own: here a number in a file, in a program a row, a key or a
-//! service.
+//! Ids of a tag from a custom store: here a number in a file, in a real program a row, a key or a service.
 //!
 //!     cargo run -p leaf-segment --example own_store
 //!

@@ -1,12 +1,12 @@
-//! What may be chosen about segment mode.
+//! The configuration of a generator of segment ids.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{Clock, Step, SystemClock};
+use leaf_shape::keys::KeyRing;
 
 use crate::HighWaterMarks;
-use crate::meaning::KeyRing;
 
 /// Settings of a [`SegmentGenerator`](crate::SegmentGenerator).
 ///
@@ -19,10 +19,10 @@ use crate::meaning::KeyRing;
 /// ```
 #[derive(Debug, Clone)]
 pub struct SegmentConfig {
-    /// The dynamic step never falls below this, whatever the record says. Default 1.
+    /// The dynamic step never falls below this, unless the tag's own `min_step` is smaller. Default 1.
     pub min_step: Step,
-    /// The dynamic step grows up to this; a record's own larger step is still honoured.
-    /// Default 1,000,000, as in Leaf.
+    /// The dynamic step grows up to this; a record's own larger step is still honoured. Default
+    /// 1,000,000, as in the Java Leaf.
     pub max_step: Step,
     /// The most ids that one call takes. Default 1,000,000.
     pub max_take: Step,
@@ -32,19 +32,19 @@ pub struct SegmentConfig {
     pub attempt: Duration,
     /// How many tags may fetch at the same time. Default 64.
     pub concurrent_fetches: usize,
-    /// The regression guard's marks. Default: in memory, so that they end with the process; with
-    /// [`HighWaterMarks::open`] they outlive it.
+    /// The high-water marks of the regression guard. Default: in memory, lost when the process
+    /// ends. [`HighWaterMarks::open`] keeps them in a file instead.
     pub marks: Arc<HighWaterMarks>,
     /// The secret keys of scrambled ids. Default none.
     pub keys: Arc<KeyRing>,
-    /// Where the time comes from that numbers of a day, a month or a year need. Default
-    /// [`SystemClock`].
+    /// The clock that decides the period (day, month or year) of numbers, and the date in texts.
+    /// Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,
-    /// How often the record of each tag in use is read again. Default 60 s, as in Leaf.
+    /// How often the record of each tag in use is read again. Default 60 s, as in the Java Leaf.
     pub refresh: Duration,
-    /// A tag of which no id was taken for so long leaves, at one of the next readings of its record:
-    /// its unused ids go back to the store, its memory is freed, and a handle that is kept ends with
-    /// [`Changed`](crate::SegmentErrorKind::Changed). Default never.
+    /// A tag of which no id was taken for this long is dropped at one of the next readings of its
+    /// record: its unused ids go back to the store, its memory is freed, and a handle that the
+    /// program still holds ends with [`Changed`](crate::SegmentErrorKind::Changed). Default never.
     pub idle: Option<Duration>,
 }
 

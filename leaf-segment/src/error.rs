@@ -1,11 +1,11 @@
-//! What can go wrong, on both sides of the generator.
+//! The errors of a store, and those that a generator returns to its callers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{Step, Tag, TagError, UnixMillis};
 
-use crate::meaning::KeyProblem;
+use leaf_shape::keys::KeyProblem;
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -15,7 +15,7 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct StoreError {
     kind: StoreErrorKind,
     operation: String,
-    /// Part of the text, not of the chain: a log line tells it once.
+    /// Printed in this error's text, and not its `source()`: so a log line shows the cause only once.
     cause: Option<Cause>,
 }
 
@@ -35,17 +35,18 @@ pub enum StoreErrorKind {
     /// The record's step is not the one that the caller saw.
     #[error("the record's step is now {0}")]
     StepChanged(Step),
-    /// The record has another meaning than the caller knew: it was deleted and made again, or got
-    /// another key.
-    #[error("the tag was made again, or got another key")]
+    /// The record has another meaning than the caller knew: it was deleted and made again, reopened, or
+    /// got another key.
+    #[error("the tag was made again or reopened, or got another key")]
     MeaningChanged,
     /// The family has as many members as it may have.
     #[error("the family has as many members as it may have: raise its max_members")]
     FamilyFull,
-    /// The record is not usable as it stands.
+    /// The record cannot be used until an operator corrects it; the text says why.
     #[error("{0}")]
     BadRecord(String),
-    /// `max_id` cannot grow by the amount: the 63 bits are used up, or what the tag has of them.
+    /// `max_id` cannot grow by the requested amount: no ids are left below 2^63, or in the tag's
+    /// slice, shape, template or period.
     #[error(
         "the ids are used up: there are none left below 2^63, or in the tag's slice, shape, template or period"
     )]
@@ -53,7 +54,7 @@ pub enum StoreErrorKind {
     /// Numbers of a later period than this host's clock shows were granted already.
     #[error(
         "numbers of {opened} were granted already, and this host's clock says {own}: this tag has ids again when {opened} begins. \
-         Compare the clocks of all hosts (after a failover it may be the guard's jump); a tag of another name has ids at once"
+         Compare the clocks of all hosts (after a failover it may be the guard's jump); where one was ahead, an operator can reopen the tag"
     )]
     ClockBehind {
         /// The period that is open, like 20261121.
@@ -61,7 +62,7 @@ pub enum StoreErrorKind {
         /// The period by this host's clock.
         own: i64,
     },
-    /// By the clock of the store's server the period of this host's clock has not begun.
+    /// The period that this host's clock shows has not begun by the clock of the store's server.
     #[error(
         "this host's clock says {own}, and that of the store's server {theirs}: no number of a later period is granted on \
          the word of one clock, since it could not be taken back: correct the one that is wrong"
@@ -69,16 +70,16 @@ pub enum StoreErrorKind {
     ClockAhead {
         /// The period by this host's clock, like 20261121.
         own: i64,
-        /// The period by the store's.
+        /// The period by the clock of the store's server.
         theirs: i64,
     },
     /// This host's clock shows a time before [`RELEASED`](leaf_core::RELEASED).
     #[error("the clock shows {}, which no right one does: numbers that begin again wait until it is set", .now.utc())]
     ClockUnset {
-        /// The clock.
+        /// The time that this host's clock shows.
         now: UnixMillis,
     },
-    /// The range starts below one that this process was already granted.
+    /// The range starts below the tag's mark, up to which this node was already granted ids.
     #[error(
         "the store granted ids from {start} on although ids below {mark} were granted before: \
          find out whether the store went back, then advance the tag to at least {mark}"
@@ -89,20 +90,19 @@ pub enum StoreErrorKind {
         /// One past the last id granted before.
         mark: i64,
     },
-    /// The record is not the one that the change was decided on: it was changed, repaired or made
-    /// again since. Nothing was changed.
+    /// The record was changed, repaired or made again after the change was decided. Nothing was changed.
     #[error("the tag was changed, repaired or made again meanwhile: look at it again, then repeat")]
     RecordChanged,
-    /// Another change of the record came first, and this one was undone whole: try again at once.
+    /// Another change of the record came first, and this one was rolled back: try again at once.
     #[error("others changed the record at the same time")]
     Conflict,
     /// The store cannot be reached or is busy; another attempt may succeed.
     #[error("store unavailable")]
     Unavailable,
-    /// The store answers reads and takes no writes until somebody makes room.
+    /// The store is full: it answers reads but refuses writes until somebody frees space.
     #[error("the store is full")]
     Full,
-    /// The store refuses; it will again until somebody changes something.
+    /// The store refused the request, and will do so again until somebody changes something.
     #[error("store refused")]
     Refused,
     /// The store's file is not the one that was opened: it was removed, or another was put in its
@@ -112,7 +112,7 @@ pub enum StoreErrorKind {
          older copy was put back"
     )]
     Replaced,
-    /// The store is not the one that this process knew, or an earlier state of it.
+    /// The store is another one than this process used before, or an earlier state of it.
     #[error(
         "the store went back, or is another one (a restored snapshot, perhaps): stop all nodes, advance every tag above all \
          ids that were granted, then start the nodes again"
@@ -125,7 +125,7 @@ pub enum StoreErrorKind {
          would repeat; remove the other name, or share the directory instead of the file"
     )]
     SecondName,
-    /// The store remembers another place among the shards than the configuration gives it.
+    /// The position among the shards that is recorded in the store is not the one in the configuration.
     #[error("the configuration gives the store another place among the shards than it had")]
     OtherPlace,
     /// The tag is sealed here: it was moved to another store, or is being moved or deleted.
@@ -177,13 +177,13 @@ impl StoreError {
         )
     }
 
-    /// Whether the store does not know what it granted to this process: nothing of that may be
-    /// issued any more, since the store may grant it once more.
+    /// Whether the store may have lost what it granted to this process. Then none of those ids may
+    /// be issued any more, since the store may grant them again.
     pub(crate) const fn is_another_store(&self) -> bool {
         matches!(self.kind, StoreErrorKind::Replaced | StoreErrorKind::WentBack)
     }
 
-    /// Whether the store itself is in trouble, whatever is asked of it.
+    /// Whether the store itself is in trouble, so that requests for other tags fail as well.
     pub(crate) const fn is_outage(&self) -> bool {
         use StoreErrorKind::{
             Full, OtherPlace, Refused, Replaced, SecondName, Unavailable, WentBack,
@@ -228,9 +228,9 @@ pub enum SegmentErrorKind {
     /// Too many names that this process does not know are asked for at the same time.
     #[error("too many names that are not known here are asked for at once: ask again")]
     TooManyNames,
-    /// The record was made again or repaired, or its ids have another key: another handle serves
-    /// them.
-    #[error("the tag was made again, repaired or got another key: ask for it anew")]
+    /// The tag was made again, repaired or reopened, or its ids have another key: this handle has
+    /// ended, and the generator returns a new one.
+    #[error("the tag was made again, repaired, reopened or got another key: ask for it anew")]
     Changed,
     /// The tag is disabled, or its family is.
     #[error("the tag is disabled")]
@@ -240,7 +240,7 @@ pub enum SegmentErrorKind {
         "this is a family of tags: ask for one of its members, whose names have something else for the `*`"
     )]
     Family,
-    /// It would be a new member of a family that has as many as it may have.
+    /// The tag would be a new member of a family that has as many as it may have.
     #[error("the family has as many members as it may have: raise its max_members")]
     FamilyFull,
     /// The tag has no ids left below 2^63, or in its slice, shape, template or period.
@@ -262,35 +262,35 @@ pub enum SegmentErrorKind {
     /// The ids of the tag are scrambled with a key that this process does not have.
     #[error("{0}")]
     Key(KeyProblem),
-    /// The ids of the tag do not follow each other, so that a range of them cannot be told.
+    /// The tag's ids are interleaved or scrambled, so that they form no ranges.
     #[error("the ids of this tag are no ranges: ask for them one by one, or for a list of them")]
     NoRanges,
-    /// The tag is in strict order, which ids that are handed out elsewhere would break.
+    /// The tag is in strict order, which a leased range would break: its ids are handed out elsewhere.
     #[error(
         "the tag is in strict order, which ids of a leased range would break: ask for its ids one by one, or for a list of \
          them"
     )]
     StrictOrder,
-    /// The tag was moved to another store, and this generator asks the old one.
+    /// The tag is sealed in this generator's store: it was moved to another store, or is being deleted.
     #[error(
         "the tag is being deleted, or was moved to another store; the health of this node says what to do"
     )]
     Moved,
-    /// The store offers ids that it granted before: it went back, and is not trusted until somebody
-    /// raises the record.
+    /// The store offers ids that were granted before, because it was reset to an older state. The
+    /// tag gets no ids until somebody raises its record.
     #[error(
         "the store offers ids that were granted before; the server's health and log say what to do"
     )]
     Guard,
-    /// The record needs an operator: its step or its `max_id` is no number that can be used.
+    /// An operator must correct the record: its step, `max_id`, meaning or settings cannot be used.
     #[error("the tag's record needs an operator; the server's health and log say why")]
     Record,
-    /// More ids were asked for at once than can be handed out, or none.
+    /// The requested count is 0, or more than one call may take.
     #[error("{count} ids at once: give 1 to {most}")]
     BadCount {
         /// What was asked for.
         count: usize,
-        /// The most.
+        /// The most that one call may take.
         most: usize,
     },
     /// The generator was closed.
@@ -303,7 +303,7 @@ impl SegmentError {
         Self { kind, tag: tag.into(), store_error: None }
     }
 
-    /// The error of a caller whom the store's failure left without an id.
+    /// The error for a caller that gets no id because of this failure of the store.
     pub(crate) fn of_store(tag: &Tag, error: Arc<StoreError>) -> Self {
         let kind = match error.kind() {
             // A member of a family that was deleted is not made again.

@@ -1,20 +1,20 @@
 //! Families of tags: where there is a family `invoice/*`, a request for `invoice/acme` makes that
 //! tag.
 //!
-//! A family is a record like that of a tag, named by the part that all members begin with and a
+//! A family is a record like that of a tag. Its name is the prefix of all its members' names and a
 //! `*`. Nothing is allocated from it.
 //!
-//! Invariant: a member is made, and counted, in the transaction that has the family's record to
-//! itself, as a copy of it. So it is made once over the whole cluster, and never of a family that
-//! is gone. And the failover guard advances a family like every tag: a member that a failover lost
-//! is made again with the numbers behind the guard's margin.
+//! Invariant: a member is made as a copy of the family's record, and counted, in one transaction
+//! that has exclusive access to that record. So each member is made once in the whole cluster, and
+//! never after its family was deleted. The failover guard advances a family like every tag: a
+//! member that a failover lost is made again with numbers above the guard's margin.
 
 use std::collections::HashMap;
 
 use leaf_core::Tag;
 
 use crate::admin::EndedTag;
-use crate::store::{TagGeneration, TagSettings, TagSettingsError};
+use crate::store::{TagSettings, TagSettingsError};
 use crate::{NewTag, StoreErrorKind, TagRecord};
 
 /// What a family allows, and how many members it has.
@@ -34,9 +34,9 @@ use crate::{NewTag, StoreErrorKind, TagRecord};
 pub struct Family {
     /// How many members were made, those included that were deleted since.
     pub members: u32,
-    /// No more than this are made. Default 1,000,000.
+    /// The most members that may be made. Default 1,000,000.
     pub max_members: u32,
-    /// How many a node makes in a second at most. Default 1,000.
+    /// The most members that one node makes in a second. Default 1,000.
     pub members_per_second: u32,
 }
 
@@ -49,9 +49,9 @@ impl Default for Family {
 impl Family {
     pub(crate) const AT_LEAST_ONE: &str = "max_members and members_per_second are 1 at least";
 
-    /// The name of the family that could make a tag of this name: up to the last `/`, and a `*`.
-    /// `None` where no family can: there is no `/`, or behind it is nothing, or another character
-    /// than the letters `a` to `z` in both cases, digits and `-._:@+`.
+    /// Returns the name of the family that could make a tag of this name: everything up to the last `/`,
+    /// and a `*`. `None` if no family could: there is no `/`, nothing before or after the last one, or a
+    /// character after it other than the letters `a` to `z` in both cases, digits and `-._:@+`.
     #[must_use]
     pub fn of(member: &Tag) -> Option<Tag> {
         let (before, own) = member.as_str().rsplit_once('/')?;
@@ -62,8 +62,8 @@ impl Family {
         is_member.then(|| Tag::parse(&format!("{before}/*")).ok()).flatten()
     }
 
-    /// What all members of a family of this name begin with; `None` where it is no such name: it
-    /// does not end in `/*`, or has another `*` or nothing before.
+    /// Returns the prefix of the names of all members of this family; `None` if `name` is not a
+    /// family's name: it does not end in `/*`, contains another `*`, or has nothing before the `/*`.
     #[must_use]
     pub fn prefix(name: &Tag) -> Option<&str> {
         let prefix = name.as_str().strip_suffix('*')?;
@@ -72,31 +72,32 @@ impl Family {
     }
 }
 
-/// What becomes of a member that was to be made: its record, also where it was there already.
+/// The outcome for one requested member: its record, whether it was made now or existed before.
 ///
-/// An error is `UsedBefore` where a tag of this name was deleted, `FamilyFull`, or `UnknownTag`.
+/// The error is `UsedBefore` if a tag of this name was deleted and the new one could repeat its
+/// ids; `FamilyFull`, `BadRecord` or `UnknownTag`.
 pub type Member = (Tag, Result<TagRecord, StoreErrorKind>);
 
-/// How a store makes members: what it is to write while it has the family's record to itself.
+/// How a store makes members: what it must write while it has exclusive access to the family's record.
 #[derive(Debug)]
 pub struct MembersPlan {
     /// The new members. Each becomes a copy of the family's row.
     pub new: Vec<Tag>,
-    /// The settings of each of them.
+    /// The settings of each new member.
     pub member: TagSettings,
     /// The settings of the family, in which the new members are counted.
     pub family: TagSettings,
-    /// The answer, once that is written.
+    /// The answer to return once all of this is written.
     pub answer: Vec<Member>,
 }
 
 impl MembersPlan {
-    /// How these members of a family are made, some of which are `there`. `ended` has what is
-    /// remembered of tags of these names that were deleted.
+    /// Plans how to make these members of a family. `there` has the records of those that exist,
+    /// `ended` what deleted tags of these names had granted.
     ///
     /// # Errors
-    /// `BadRecord` where the family's settings cannot be read; `UnknownTag` where the record is no
-    /// family.
+    /// `BadRecord` if settings, step or meaning of the family cannot be read; `UnknownTag` if the
+    /// record is not a family.
     pub fn of(
         family: &TagRecord,
         members: &[Tag],
@@ -108,18 +109,7 @@ impl MembersPlan {
         let mut counted = settings.family.ok_or(StoreErrorKind::UnknownTag)?;
         let step = family.step.map_err(|error| bad(&error))?;
         let meaning = family.meaning.clone().map_err(|error| bad(&error))?;
-        let member = TagSettings {
-            enabled: true,
-            min_step: None,
-            max_step: None,
-            max_take: None,
-            family: None,
-            member: true,
-            generation: Some(TagGeneration::draw()),
-            imported: None,
-            ended: None,
-            ..settings.clone()
-        };
+        let member = settings.of_member();
         let mut there: HashMap<Tag, TagRecord> =
             there.into_iter().map(|record| (record.tag.clone(), record)).collect();
         let mut plan =
@@ -174,8 +164,8 @@ impl TagRecord {
         is_member.then(|| Family::of(&self.tag)).flatten()
     }
 
-    /// Lets the family's settings hold where the tag has none of its own. Where they cannot be read, those
-    /// of the tag cannot either: whether it is disabled, say, is not known.
+    /// Fills in the family's settings where the tag has none of its own. If they cannot be read, the
+    /// tag's become an error, too, because whether the tag is disabled, for example, is then unknown.
     pub(crate) fn follow_family(&mut self, family: &TagRecord) {
         if let (Ok(_), Err(error)) = (&self.settings, &family.settings) {
             self.settings = Err(error.clone());

@@ -1,11 +1,11 @@
 //! Segment ids: blocks reserved in a store, served from memory.
 //!
-//! A [`TagStore`] keeps one number per [`Tag`]. A [`SegmentGenerator`] adds a
-//! step to it, owns the ids in between and hands them out from a double buffer: while one segment
-//! is served the next is already there, so a caller waits for the store only when the store has
-//! been away longer than the stock lasts.
+//! A [`TagStore`] keeps one number per [`Tag`]: the next one to reserve. A [`SegmentGenerator`]
+//! raises it by a step, which reserves the ids in between, and hands them out from a double buffer:
+//! while one segment is used, the next one is fetched ahead. So a caller waits for the store only
+//! when the store is unavailable for longer than the ids in memory last.
 //!
-//! This crate knows no database: the adapters live in `leaf-registry`.
+//! This crate contains no database driver: the stores for databases are in `leaf-registry`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -32,25 +32,23 @@ mod config;
 mod engine;
 mod error;
 mod family;
-pub mod meaning;
 mod memory;
 mod settings;
-mod shard_place;
-mod shard_set;
 mod source;
 mod tag_generation;
 
 pub use config::SegmentConfig;
 pub use engine::{
-    HighWaterMarks, HighWaterMarksError, LeasedRange, LocalIds, SegmentGenerator, TagHandle,
+    HighWaterMarks, HighWaterMarksError, KnownTags, LeasedRange, LocalIds, SegmentGenerator,
+    TagHandle,
 };
 pub use error::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 pub use leaf_core::{Id, IdRange, Step, Tag};
-pub use meaning::Ids;
+pub use leaf_shape::Ids;
 pub use memory::MemoryStore;
 pub use source::{NewTag, RangeSource, SegmentSource, TagCatalog, TagRecord, TagStore};
 
-/// What stores keep of a tag besides its number, and how they change it.
+/// The types of a store's interface: a tag's settings and generation, families, changes, pages.
 pub mod store {
     pub use crate::family::{Family, Member, MembersPlan};
     pub use crate::settings::{Slice, TagSettings, TagSettingsError};
@@ -61,14 +59,7 @@ pub mod store {
     pub use crate::tag_generation::{TagGeneration, TagGenerationError};
 }
 
-/// Tags in several stores: which store has a tag, and how each store remembers its place.
-pub mod shards {
-    pub use crate::engine::KnownTags;
-    pub use crate::shard_place::{ShardMemory, ShardMemoryError, ShardPlace};
-    pub use crate::shard_set::{Shards, TagPattern, TagPatternError};
-}
-
-/// What is going on inside, tag by tag, for dashboards.
+/// Snapshots of a generator's state, per tag and in total, for dashboards.
 pub mod view {
     pub use crate::engine::{FetchView, TagView, Totals};
 }

@@ -33,7 +33,7 @@ impl MemoryStore {
         Self { records: Mutex::new(records.collect()), ..Self::default() }
     }
 
-    /// A copy of what another store knows of a tag: what is done with it is done to nobody.
+    /// Copies what another store holds of one tag, so that changes to the copy affect no real tag.
     ///
     /// # Errors
     /// The other store cannot be read.
@@ -50,14 +50,14 @@ impl MemoryStore {
         Self { delay, ..self }
     }
 
-    /// Writes a step into a record that need not be one, as an editor's hand may.
+    /// Writes a number into a record as its step, valid or not, as an edit by hand may do.
     pub fn break_step(&self, tag: &Tag, step: i64) {
         if let Some(record) = self.records().get_mut(tag) {
             record.step = Step::new(step);
         }
     }
 
-    /// Loses a record, as a failover to a replica does that lacked the last transactions.
+    /// Removes a record without a trace, as a failover to a replica without the last transactions does.
     pub fn lose(&self, tag: &Tag) {
         self.records().remove(tag);
     }

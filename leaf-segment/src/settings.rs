@@ -1,26 +1,28 @@
 //! What an operator may set for one tag, and the text in which every store keeps it.
 //!
-//! Invariant: a text that a later version of Leaf wrote is refused or kept whole. Fields that this
-//! version does not know outlive a change of the others; a greater version number is an error,
-//! never a default.
+//! Invariant: nothing of a text that a later version of Leaf wrote is lost. Fields that this
+//! version does not know are kept when other fields change; a greater version number is an error,
+//! never replaced by defaults.
 //!
 //! Slice, template and time zone are chosen when the tag is made, and kept by every change. The
 //! generation changes only when the tag is made or repaired.
 
-use leaf_core::{Step, Template, UnknownFields};
+use leaf_core::{Step, UnknownFields};
+use leaf_shape::{MOST_PARTS, Meaning, Order, Template, Zone, parts};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::admin::{EndedTag, EndedText};
 use crate::family::Family;
-use crate::meaning::{MOST_PARTS, Zone, parts};
-use crate::store::TagGeneration;
+use crate::store::{SEALED, TagGeneration};
 
 /// The version of the text.
 const FORMAT_VERSION: u32 = 1;
+/// The upper bound of a tag's own failover margin.
+const OWN_MARGIN: i64 = 10_000_000;
 
-/// What an operator may set for one tag, on every node at once. What is unset follows each node's
-/// own configuration.
+/// What an operator may set for one tag, on every node at once. Where a value is unset, each node's
+/// own configuration holds.
 ///
 /// ```
 /// use leaf_core::Step;
@@ -42,30 +44,31 @@ pub struct TagSettings {
     pub max_step: Option<Step>,
     /// The most ids that one call takes.
     pub max_take: Option<Step>,
-    /// The part of all ids that the tag has, where several stores have one each.
+    /// The part of all ids that this tag may issue, where each of several stores has a part of its own.
     pub slice: Option<Slice>,
     /// How its ids are written as texts.
     pub text: Option<Template>,
-    /// The time zone of the date in texts; default UTC. A tag whose numbers begin again has it in
-    /// its meaning.
+    /// The time zone of the date in texts; default UTC. In a tag with periods the time zone is part
+    /// of the meaning instead.
     pub time_zone: Option<Zone>,
-    /// Which making or repair of the tag the record is of; `None` in a record that was made without
-    /// Leaf, by plain SQL say, and never repaired.
+    /// The record's generation; `None` if the record was made without Leaf, for example by plain
+    /// SQL, and never repaired.
     pub generation: Option<TagGeneration>,
-    /// The record of another store that the tag was imported from, by its generation; `-` where it
-    /// had none. `None` in a tag that was made in this store.
+    /// For a tag that was imported from another store: the generation of its record there, or `-`
+    /// if that had none. `None` in a tag that was made in this store.
     pub imported: Option<String>,
     /// What the tag had granted when it was sealed. After a deletion, the settings consist of this.
     pub ended: Option<EndedTag>,
     /// What a family allows; `None` in a tag.
     pub family: Option<Family>,
-    /// Whether a family made the tag. Its settings hold where the tag has none of its own.
+    /// Whether a family made the tag. The family's settings hold where the tag has none of its own.
     pub member: bool,
     /// What a later version of Leaf added.
     pub unknown: UnknownFields,
 }
 
-/// One of several equal parts of all ids, each for the store of one data centre: they never meet.
+/// One of several equal parts of all ids, for example one per data centre's store. The parts have
+/// no id in common.
 ///
 /// ```
 /// use leaf_segment::store::Slice;
@@ -83,16 +86,16 @@ pub struct Slice {
     bits: u8,
 }
 
-/// A text that holds no settings which this version of Leaf may follow.
+/// The text holds no settings that this version of Leaf can follow.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TagSettingsError {
     /// A later version of Leaf wrote it.
     #[error("its settings are of a later version of Leaf ({0}): upgrade this program")]
     Newer(String),
-    /// The record is damaged, or was written by hand, and had nothing that only a backup can tell.
+    /// The text is damaged or badly written by hand, and has nothing that only a backup can restore.
     #[error("its settings cannot be read ({0}): set them again")]
     Damaged(String),
-    /// The record is damaged, and had a slice or a template.
+    /// The text is damaged, and had a slice or a template, which only a backup can restore.
     #[error(
         "its settings cannot be read ({0}), and had a slice or a template: put the text back from a backup; set again it \
          would lose them"
@@ -125,7 +128,7 @@ struct Text {
     imported: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<EndedText>,
-    /// There in a family.
+    /// Set only in a family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     members: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,18 +166,60 @@ impl Default for TagSettings {
 }
 
 impl TagSettings {
-    /// These settings for a tag that is to be made: with a generation of its own, unless they have
-    /// one.
+    /// Returns these settings for a new tag: with a newly drawn generation, unless they have one.
     #[must_use]
     pub fn of_new_tag(&self) -> Self {
         let generation = self.generation.or_else(|| Some(TagGeneration::draw()));
         Self { generation, ..self.clone() }
     }
 
-    /// What stays in the place of the settings of a tag that is deleted.
+    /// The settings of a new member of a family that has these settings. Its limits stay unset, so
+    /// that the family's hold.
+    pub(crate) fn of_member(&self) -> Self {
+        Self {
+            enabled: true,
+            min_step: None,
+            max_step: None,
+            max_take: None,
+            family: None,
+            member: true,
+            generation: Some(TagGeneration::draw()),
+            imported: None,
+            ended: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns what is kept in place of the settings of a deleted tag.
     #[must_use]
     pub fn of_deleted_tag(ended: EndedTag) -> Self {
         Self { ended: Some(ended), ..Self::default() }
+    }
+
+    /// One past the last number that a tag with this meaning may issue, in a tag without periods.
+    pub(crate) fn number_end(&self, meaning: Meaning) -> i64 {
+        let slice = self.slice.map_or(SEALED - 1, Slice::end);
+        let text = self.text.as_ref().map_or(i64::MAX, Template::capacity);
+        meaning.shape.numbers_below(slice.min(text))
+    }
+
+    /// How many numbers a tag of this meaning has in each period, or in total without periods;
+    /// `None` from 2^40 on, which is practically endless.
+    fn capacity(&self, meaning: Meaning) -> Option<i64> {
+        let end = match meaning.reset {
+            Some(reset) => reset.capacity(),
+            None => self.number_end(meaning),
+        };
+        (end < 1 << 40).then_some(end)
+    }
+
+    /// The margin by which the failover guard advances a tag of this meaning; `None` for the
+    /// configured margin. A tag in strict order with few numbers is advanced by a tenth of them,
+    /// since the configured margin could use up the tag, or a whole period of it. A tag in relaxed
+    /// order needs the configured one, because its nodes hold whole segments.
+    pub(crate) fn own_failover_margin(&self, meaning: Meaning) -> Option<i64> {
+        let most = self.capacity(meaning).filter(|_| meaning.order == Order::Strict)?;
+        Some(OWN_MARGIN.min(most / 10 + 1))
     }
 
     /// The settings as a store keeps them: one line of JSON.
@@ -206,7 +251,7 @@ impl TagSettings {
     /// Reads what [`Self::encode`] wrote, in this or a later version of Leaf.
     ///
     /// # Errors
-    /// The text has a greater version number, or is no such text.
+    /// The text has a greater version number, or does not hold valid settings.
     pub fn decode(text: &str) -> Result<Self, TagSettingsError> {
         #[derive(Deserialize)]
         struct Version {
@@ -269,15 +314,15 @@ impl TagSettings {
 }
 
 impl Slice {
-    /// Part `index`, from 0 on, of `of` parts of the ids below 2^`bits`; `None` unless `of` is 2 to
-    /// 1024, `index` less, and `bits` 53 or 63.
+    /// Returns part `index`, counted from 0, of `of` equal parts of the ids below 2^`bits`. `None`
+    /// unless `of` is 2 to 1024, `index` is less than `of`, and `bits` is 53 or 63.
     #[must_use]
     pub fn new(index: u32, of: u32, bits: u8) -> Option<Self> {
         let fits = (2..=MOST_PARTS).contains(&of) && index < of && matches!(bits, 53 | 63);
         fits.then_some(Self { index, of, bits })
     }
 
-    /// Below which power of two all parts are: 63, or 53 for ids that JavaScript's numbers hold.
+    /// All parts together hold the ids below 2 to the power of this: 63, or 53 for JavaScript's numbers.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.bits

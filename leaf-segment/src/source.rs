@@ -1,19 +1,18 @@
-//! The ports behind which segments are kept.
+//! The traits through which a generator uses a store.
 //!
-//! Contract of every adapter: a range that `allocate` returned is durable and belongs to the caller
-//! alone, for ever. A caller that got no clear answer must treat the range as lost; an adapter
-//! never repeats a write by itself. Dropping a returned future half-way leaves an ambiguous write,
-//! which can only make a gap.
+//! Contract of every implementation: a range that `allocate` returned is durable and belongs to the
+//! caller alone, for ever. If no clear answer arrives, the caller must treat the range as lost; the
+//! implementation never repeats a write on its own. If a returned future is dropped before it
+//! completes, it is unknown whether the write took place; at worst this makes a gap.
 
 use std::fmt;
 use std::str::FromStr;
 
 use futures_core::future::BoxFuture;
-use jiff::Timestamp;
 use leaf_core::{IdRange, Step, StepError, Tag, UnixMillis};
+use leaf_shape::{Beyond, Meaning, MeaningError};
 
 use crate::admin::EndedTag;
-use crate::meaning::{Beyond, Meaning, MeaningError};
 use crate::store::{Member, TagGeneration, TagSettings, TagSettingsError};
 use crate::{StoreError, StoreErrorKind};
 
@@ -25,16 +24,15 @@ pub const SEALED: i64 = i64::MAX;
 /// An answer of a store. Boxed, since the configuration picks the store at run time.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// Where a double buffer gets its ranges from.
+/// The part of a store that reserves ranges of numbers and takes unused ones back.
 pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
-    /// Reserves `amount` numbers of the tag, if the record is still as `expected`: the first free
-    /// ones from
-    /// [`Expected::least`] on. Durable before it returns.
+    /// Reserves the next `amount` consecutive numbers of the tag, none below [`Expected::least`],
+    /// if the record is still as `expected` says. The reservation is durable before this returns.
     ///
     /// # Errors
-    /// `UnknownTag`, `StepChanged` with the new step, `MeaningChanged`, `BadRecord`, `Moved`,
-    /// `Exhausted` where the range would pass [`Expected::end`]: then nothing was changed; else a
-    /// retryable or permanent failure of the store.
+    /// `UnknownTag`, `StepChanged` with the new step, `MeaningChanged`, `BadRecord`, `Moved`;
+    /// `Exhausted`, with the record unchanged, if the range would pass [`Expected::end`]; otherwise
+    /// a retryable or permanent failure of the store.
     fn allocate<'a>(
         &'a self,
         tag: &'a Tag,
@@ -42,10 +40,10 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
         expected: Expected,
     ) -> StoreFuture<'a, IdRange>;
 
-    /// Takes an allocation back: sets `max_id` from the end of `unused` to its start, if nobody
-    /// allocated from the tag since, its record is of this generation and, where a database can
-    /// fail over, the server is the one that allocated last; tells whether it did. The caller hands
-    /// none of these ids out.
+    /// Takes back unused ids of an allocation: sets `max_id` from the end of `unused` to its start.
+    /// Does so only if nobody has allocated from the tag since, the record is of this generation
+    /// and, in a database that can fail over, the same server made the last allocation. Returns
+    /// whether the ids went back. The caller must not hand out any of them.
     ///
     /// # Errors
     /// Failures of the store.
@@ -56,12 +54,12 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
         unused: IdRange,
     ) -> StoreFuture<'a, bool>;
 
-    /// Finds out, by a request that changes nothing, whether [`Self::allocate`] would fail whatever
-    /// the record is: the store does not answer, only reads, or misses a right. `None` where only an
-    /// allocation tells.
+    /// Checks, by a request that changes nothing, whether [`Self::allocate`] would fail for every
+    /// tag: the store does not answer, is read-only, or denies a privilege. `None` if only a real
+    /// allocation can show that.
     ///
     /// # Errors
-    /// What `allocate` would fail with.
+    /// The error that `allocate` would fail with.
     fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
         None
     }
@@ -75,28 +73,28 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Ends the connections, after the last call.
+    /// Closes the connections; no other method is called afterwards.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
 
-/// What the caller of [`RangeSource::allocate`] knows of the record, and which numbers it can use.
-/// Nothing is allocated from a record that differs. A step alone stands for a plain tag.
+/// What the caller of [`RangeSource::allocate`] expects of the record, and which numbers it can use.
+/// Nothing is allocated from a record that differs. `Expected::from(step)` describes a plain tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     /// The record's step.
     pub step: Step,
     /// What its numbers mean.
     pub meaning: Meaning,
-    /// Where numbers begin: a lower `max_id` is raised to it first. 0 in a plain tag.
+    /// The lowest number to grant: a lower `max_id` is first raised to this. 0 in a tag without periods.
     pub least: i64,
     /// One past the last number that the caller can use, at most [`SEALED`] - 1.
     pub end: i64,
 }
 
 impl Expected {
-    /// A record of which every number can be used.
+    /// Expects a record with this step and meaning; the caller can use every number.
     #[must_use]
     pub const fn new(step: Step, meaning: Meaning) -> Self {
         Self { step, meaning, least: 0, end: SEALED - 1 }
@@ -109,11 +107,12 @@ impl From<Step> for Expected {
     }
 }
 
-/// How many tags [`TagCatalog::records`] is asked for at a time, and a page of
-/// [`TagCatalog::page`] has, at most.
+/// The most tags that one call of [`TagCatalog::records`] may ask for, and the most records on one
+/// page of [`TagCatalog::page`].
 pub const MOST_RECORDS: usize = 256;
 
-/// Which tags there are. A store may hold millions: nothing reads all of them at once.
+/// The part of a store that reads and lists the records of tags. A store may hold millions: nothing
+/// reads all of them at once.
 pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
     /// Reads one record; `None` when there is none.
     ///
@@ -124,16 +123,16 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Reads the records of these tags, at most [`MOST_RECORDS`], in any order. A tag without a
-    /// record is missing from the answer. A record that cannot be read, or only by a later version,
-    /// is in the answer as one whose meaning or settings are an error, so that it costs the others
-    /// nothing.
+    /// record is missing from the answer. A record that this version cannot read is returned with
+    /// an error for its meaning or settings, so that the other records are not affected.
     ///
     /// # Errors
     /// Failures of the store.
     fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>>;
 
-    /// Reads the records of tags of which the generator knows no good record: it looks them up, or
-    /// one of them was just changed. What a source has kept of them does not count here.
+    /// Reads the records of these tags from the store itself, even where [`Self::records`] may
+    /// answer from a copy. Called for tags that the generator looks up, and for a tag whose record
+    /// was just changed.
     ///
     /// # Errors
     /// Failures of the store.
@@ -141,13 +140,14 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
         self.records(tags)
     }
 
-    /// Makes those members of a family that are not there, all in one transaction, and returns
-    /// what became of each of these, at most [`MOST_RECORDS`]. See [`MembersPlan`](crate::store::MembersPlan). A source
-    /// without families, as here, makes none.
+    /// Makes those of these `members`, at most [`MOST_RECORDS`], that do not exist yet, all in one
+    /// transaction. Returns the outcome for each of them, see
+    /// [`MembersPlan`](crate::store::MembersPlan). The default is for a source without families: it
+    /// makes none.
     ///
     /// # Errors
-    /// `UnknownTag` where there is no such family; `Conflict`; failures of the store, after which
-    /// the members may have been made or not.
+    /// `UnknownTag` if the family does not exist; `Conflict`; failures of the store, after which it
+    /// is unknown whether the members were made.
     fn make_members<'a>(
         &'a self,
         family: &'a Tag,
@@ -158,10 +158,10 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
         Box::pin(async move { Ok(members.iter().map(none).collect()) })
     }
 
-    /// Reads the next records in the store's own order, at most `most` of them and [`MOST_RECORDS`],
-    /// behind `after`: from the beginning, or where the page before ended. Only names that begin
-    /// with `prefix` count. Rows whose name is no valid [`Tag`] are left out with a
-    /// warning. What is made or deleted while somebody reads page by page may be missing.
+    /// Reads one page of records in the store's own order: those after `after`, or the first ones
+    /// if it is `None`; at most `most` and never more than [`MOST_RECORDS`]. Only names that begin
+    /// with `prefix` are listed. Rows whose name is not a valid [`Tag`] are left out with a
+    /// warning. Tags that are made or deleted between two pages may or may not be listed.
     ///
     /// # Errors
     /// Failures of the store.
@@ -172,9 +172,9 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
         most: usize,
     ) -> StoreFuture<'a, TagPage>;
 
-    /// Finds out whether records can be read. A generator calls it before its first look-up, and
-    /// once in each [`SegmentConfig::refresh`](crate::SegmentConfig::refresh): a store does here
-    /// what it has to do regularly.
+    /// Checks whether records can be read. A generator calls this before its first look-up, and
+    /// then once in every [`SegmentConfig::refresh`](crate::SegmentConfig::refresh). A store can
+    /// also do its regular housekeeping here.
     ///
     /// # Errors
     /// Failures of the store.
@@ -186,16 +186,16 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
 /// Records that were read by [`TagCatalog::page`].
 #[derive(Debug, Clone, Default)]
 pub struct TagPage {
-    /// The records, in the store's own order; perhaps none, also where more come.
+    /// The records, in the store's own order. May be empty although more pages follow.
     pub records: Vec<TagRecord>,
-    /// Where the next page begins; `None` behind the last one.
+    /// Where the next page begins; `None` on the last page.
     pub next: Option<TagCursor>,
 }
 
 /// A place in the order in which a store lists its tags, see [`TagCatalog::page`].
 ///
 /// Plain tags come first, then all others: databases keep them in two tables. The order within a
-/// table is the database's, which need not be that of the bytes.
+/// table is the database's, which need not be the byte order of the names.
 ///
 /// ```
 /// use leaf_segment::store::TagCursor;
@@ -208,9 +208,9 @@ pub struct TagPage {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagCursor {
-    /// Whether it is among the plain tags.
+    /// Whether the place is among the plain tags.
     pub plain: bool,
-    /// The name behind which it goes on, which need not be a valid [`Tag`].
+    /// The name after which the list continues. It need not be a valid [`Tag`].
     pub name: String,
 }
 
@@ -239,8 +239,8 @@ impl FromStr for TagCursor {
     }
 }
 
-/// What a [`SegmentGenerator`](crate::SegmentGenerator) needs: ranges, and the tags that they are
-/// of. Every type that implements both traits implements it.
+/// Everything that a [`SegmentGenerator`](crate::SegmentGenerator) needs of a store: ranges and the
+/// records of tags. Implemented for every type that implements both traits.
 pub trait SegmentSource: RangeSource + TagCatalog {}
 
 impl<T: RangeSource + TagCatalog + ?Sized> SegmentSource for T {}
@@ -248,23 +248,23 @@ impl<T: RangeSource + TagCatalog + ?Sized> SegmentSource for T {}
 /// Keeps the records of tags, and lets an operator change them. `leaf-registry` implements it for
 /// databases.
 pub trait TagStore: SegmentSource {
-    /// Makes a new record, of a generation of its own unless `new` names one.
+    /// Makes a new record, with a newly drawn generation unless `new` has one.
     ///
     /// # Errors
     /// `TagExists`; `UsedBefore` where [`EndedTag::check`] refuses it; failures of the store.
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()>;
 
-    /// Changes a record if it is still the one that the change was decided on, see
-    /// [`TagUpdate::apply`], and returns it as it is then. Running generators follow with their
-    /// next refresh.
+    /// Changes a record if it is still as it was when the change was decided, see
+    /// [`TagUpdate::apply`], and returns the new record. Running generators apply the change at
+    /// their next refresh.
     ///
     /// # Errors
     /// `UnknownTag`; those of [`TagUpdate::apply`]; failures of the store.
     fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord>;
 
-    /// Sets `max_id` to `to` if it is `from` and the record is of this generation; tells whether it
-    /// did. A store that has failed over may say no until the next allocation. Opens a tag that is
-    /// sealed, say.
+    /// Sets `max_id` to `to` if it is `from` and the record is of this generation; returns whether
+    /// it did. After a failover, a store may return `false` until the next allocation. Used, for
+    /// example, to open a tag that is sealed.
     ///
     /// # Errors
     /// Failures of the store.
@@ -276,37 +276,38 @@ pub trait TagStore: SegmentSource {
         to: i64,
     ) -> StoreFuture<'a, bool>;
 
-    /// Sets `max_id` to [`SEALED`] if the record is of this generation, and returns what it was:
-    /// every allocation was below, and none comes after. The settings remember it, where they can be
-    /// read and written. A store that locks rows lets it wait its
-    /// turn among those who allocate; one that does not tries many times.
+    /// Sets `max_id` to [`SEALED`] if the record is of this generation, and returns its previous
+    /// value: all numbers ever granted are below it, and no allocation succeeds afterwards. The
+    /// record's settings keep that value ([`Self::ended`]), if they can be read and written. A
+    /// store with row locks queues this request among the allocations; one without them retries it
+    /// many times.
     ///
     /// # Errors
-    /// [`SealError`]: `UnknownTag`; `RecordChanged` where it is of another generation; failures of
-    /// the store.
+    /// [`SealError`]: `UnknownTag`; `RecordChanged` if the record is of another generation;
+    /// failures of the store.
     fn seal<'a>(
         &'a self,
         tag: &'a Tag,
         generation: Option<TagGeneration>,
     ) -> BoxFuture<'a, Result<i64, SealError>>;
 
-    /// Removes a record that is sealed and of this generation. What its settings remember of the
-    /// seal stays ([`Self::ended`]).
+    /// Removes a record that is sealed and of this generation. What its settings recorded at the
+    /// sealing is kept ([`Self::ended`]).
     ///
     /// # Errors
-    /// `UnknownTag`; `RecordChanged` where it is open, or of another generation; failures of the
-    /// store.
+    /// `UnknownTag`; `RecordChanged` if the record is not sealed or is of another generation;
+    /// failures of the store.
     fn delete<'a>(&'a self, tag: &'a Tag, generation: Option<TagGeneration>)
     -> StoreFuture<'a, ()>;
 
-    /// What is remembered of the tag's last seal, whether the record is still there or was deleted.
+    /// Returns what was recorded when the tag was last sealed, whether its record exists or was deleted.
     ///
     /// # Errors
     /// Failures of the store.
     fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>>;
 }
 
-/// A change of a record, and the record that it was decided on.
+/// A change of a record, with the record as it was read before the change was decided.
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
@@ -324,35 +325,45 @@ pub struct TagUpdate {
     pub seen: TagRecord,
     /// The tag's new step.
     pub step: Option<Step>,
-    /// `max_id` is raised to this, and in any case by one.
+    /// Raises `max_id` to this or, if that is more, by one. `None` leaves it unchanged.
     pub at_least: Option<i64>,
-    /// What the tag's numbers shall mean: with another key of scrambled ids, say.
+    /// The new meaning of the tag's numbers, for example with another key for scrambled ids.
     pub meaning: Option<Meaning>,
     /// The tag's new settings.
     pub settings: Option<TagSettings>,
 }
 
 impl TagUpdate {
-    /// A change of nothing, to be filled in.
+    /// An update that changes nothing until its fields are set.
     #[must_use]
     pub const fn of(seen: TagRecord) -> Self {
         Self { seen, step: None, at_least: None, meaning: None, settings: None }
     }
 
-    /// The record that `now` becomes. Every store calls this while nobody else can change the
-    /// record.
+    /// Returns the record that results from this change of `now`, the current record. Every store
+    /// calls this while nobody else can change the record.
     ///
-    /// `max_id` always moves when it is raised: what was granted before the change then cannot be
-    /// given back after it, since that names the `max_id` that it was granted up to.
+    /// A raise always changes `max_id`, by one at least. So what was granted before the raise
+    /// cannot be given back after it: that succeeds only if `max_id` is still the end of the
+    /// granted range.
     ///
     /// # Errors
-    /// `RecordChanged` where step, meaning, settings or generation of `now` are not those that were seen;
-    /// `Moved` where a sealed tag was to be raised; `Exhausted` where there is no greater `max_id`.
+    /// `RecordChanged` if step, meaning, settings or generation of `now` differ from those in
+    /// `seen`, or if the change reopens the tag and `max_id` differs; `Moved` if a sealed tag would
+    /// be raised; `Exhausted` if `max_id` cannot be raised further.
     pub fn apply(&self, now: &TagRecord) -> Result<TagRecord, StoreErrorKind> {
         if now.meaning != self.seen.meaning
             || now.settings != self.seen.settings
             || now.step != self.seen.step
         {
+            return Err(StoreErrorKind::RecordChanged);
+        }
+        let offset = |record: &TagRecord| {
+            record.meaning.as_ref().map_or(0, |meaning| meaning.counter_offset())
+        };
+        // What was granted up to `max_id` is in the new meaning.
+        let reopens = self.meaning.is_some_and(|meaning| meaning.counter_offset() != offset(now));
+        if reopens && now.max_id != self.seen.max_id {
             return Err(StoreErrorKind::RecordChanged);
         }
         let max_id = match self.at_least {
@@ -373,19 +384,19 @@ impl TagUpdate {
     }
 }
 
-/// Sealing failed, or what became of it is not known. Keep `max_id`: it cannot be read again.
+/// Sealing failed, or its outcome is unknown. Keep `max_id`: it cannot be read from the store again.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct SealError {
     /// What failed.
     pub error: StoreError,
-    /// If the tag may be sealed all the same: what `max_id` was. Nothing but this error knows it
-    /// then.
+    /// The last `max_id`, if the tag may be sealed in spite of the error. It may be recorded
+    /// nowhere but in this error.
     pub max_id: Option<i64>,
 }
 
 impl From<StoreError> for SealError {
-    /// The tag is not sealed.
+    /// Converts a failure after which the tag is not sealed.
     fn from(error: StoreError) -> Self {
         Self { error, max_id: None }
     }
@@ -403,11 +414,11 @@ pub struct TagRecord {
     pub step: Result<Step, StepError>,
     /// What it is for.
     pub description: Option<String>,
-    /// What its numbers mean; an error when this version may not guess it: then no id of the tag is
-    /// issued.
+    /// What the tag's numbers mean; an error if this version cannot read it: then no id of the tag
+    /// is issued.
     pub meaning: Result<Meaning, MeaningError>,
-    /// What holds for it on every node; an error when this version may not follow them: then
-    /// nothing is allocated from the tag.
+    /// The tag's settings, which hold on every node; an error if this version cannot follow them:
+    /// then nothing is allocated from the tag.
     pub settings: Result<TagSettings, TagSettingsError>,
 }
 
@@ -422,7 +433,7 @@ pub struct NewTag {
     pub step: Step,
     /// What its numbers mean. Default plain.
     pub meaning: Meaning,
-    /// What holds for it on every node. Written with the record, in one transaction.
+    /// The tag's settings, which hold on every node. Written with the record, in one transaction.
     pub settings: TagSettings,
     /// What it is for, at most 256 characters.
     pub description: Option<String>,
@@ -435,28 +446,26 @@ impl TagRecord {
         self.max_id == SEALED
     }
 
-    /// Which making or repair of the tag it is of; `None` where it has none, or the settings cannot
-    /// be read.
+    /// The record's generation, drawn when the tag was made or last repaired; `None` if the record
+    /// has none, or its settings cannot be read.
     #[must_use]
     pub fn generation(&self) -> Option<TagGeneration> {
         self.settings.as_ref().ok().and_then(|settings| settings.generation)
     }
 
-    /// The period of its numbers, like 20261121, if that period has not begun by this clock: then some clock was ahead
-    /// when it was opened, and the tag has no ids until it begins.
+    /// Returns the open period of the tag, like 20261121, if that period has not begun at `now`. Then
+    /// some clock was ahead when the period was opened, and the tag has no ids until it begins.
     #[must_use]
     pub fn closed_until(&self, now: UnixMillis) -> Option<i64> {
         let reset = self.meaning.as_ref().ok()?.reset?;
-        let now =
-            i64::try_from(now.get()).ok().and_then(|at| Timestamp::from_millisecond(at).ok())?;
         match reset.beyond(reset.window_at(now), self.max_id, now) {
             Beyond::Later(period) => Some(period),
             Beyond::Full | Beyond::Next(_) => None,
         }
     }
 
-    /// What the record becomes when it is sealed: its settings, if they can be read, remember what
-    /// it had granted.
+    /// Returns the record as it is once sealed: its settings, if they can be read, record what the
+    /// tag had granted.
     #[must_use]
     pub fn sealed(&self) -> Self {
         let mut sealed = Self { max_id: SEALED, ..self.clone() };
@@ -469,13 +478,13 @@ impl TagRecord {
         sealed
     }
 
-    /// What the record's settings remember of its last seal.
+    /// What the tag had granted when it was last sealed, as the record's settings hold it.
     #[must_use]
     pub fn ended(&self) -> Option<EndedTag> {
         self.settings.as_ref().ok().and_then(|settings| settings.ended)
     }
 
-    /// Whether ids may be handed out. Also if the settings cannot be read: that does not end a tag that is in use.
+    /// Whether ids may be handed out. `true` also if the settings cannot be read: that does not end a tag in use.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.settings.as_ref().map_or(true, |settings| settings.enabled)
@@ -510,8 +519,8 @@ impl NewTag {
         Self { meaning: Meaning::STRICT, ..Self::new(tag, Step::MIN) }
     }
 
-    /// The margin of a failover guard for this tag, if it is not the guard's own: a tag in strict
-    /// order with few numbers jumps by a tenth of them.
+    /// The margin by which the failover guard advances this tag; `None` for the guard's own margin.
+    /// A tag in strict order with few numbers is advanced by a tenth of them.
     ///
     /// ```
     /// use leaf_core::{Step, Tag};
@@ -522,7 +531,7 @@ impl NewTag {
     /// ```
     #[must_use]
     pub fn own_failover_margin(&self) -> Option<i64> {
-        self.meaning.own_failover_margin(&self.settings)
+        self.settings.own_failover_margin(self.meaning)
     }
 
     /// The sample row that the Java Leaf's schema comes with: `leaf-segment-test`, first id 1, step

@@ -1,17 +1,17 @@
-//! By what a record is told from an earlier or a repaired one of the same name.
+//! The generation of a tag: tells its record from an earlier, or since repaired, record of the same name.
 //!
-//! Invariant: two makings or repairs of one tag never have the same generation, also where a backup
-//! was restored in between: it is drawn at random, and not counted.
+//! Invariant: a tag gets a different generation each time when it is made or repaired, even if a
+//! backup was restored in between. That is why it is drawn at random, not counted.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::str::FromStr;
 
-/// Which making or repair of a tag a record is of: 64 random bits, drawn when the tag is made, and
-/// again when an operator repairs it ([`TagAdmin::advance`](crate::admin::TagAdmin::advance)).
+/// The generation of a tag's record: 64 random bits, drawn when the tag is made, and again when an
+/// operator repairs it ([`TagAdmin::advance`](crate::admin::TagAdmin::advance)).
 ///
-/// Who holds ids of one generation and reads another one drops them. What was decided on one
-/// generation changes nothing of another.
+/// A node that holds ids of one generation drops them when it reads another one from the record. A
+/// change that was decided on one generation is never applied to another.
 ///
 /// ```
 /// use leaf_segment::store::TagGeneration;

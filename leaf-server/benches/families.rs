@@ -1,6 +1,6 @@
-//! Members of families: how many a server makes in a second by their first use over 64 connections,
-//! and how many numbers in a second members in strict order then give, spread over all of them; and what a flood of new names does to a tag
-//! that is known.
+//! Members of families. Measures how many members a server makes a second by their first use, over 64 connections; how
+//! many numbers a second members in strict order then give, spread over all of them; and how a flood of new names
+//! affects a tag in use.
 //! `scripts/bench families [sqlite|mariadb|postgres|etcd]...` runs it, by default in each store.
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use leaf_testkit::{Etcd, HttpClient, LeafServer, MariaDb, Postgres};
 
 const CONNECTIONS: usize = 64;
-/// No measurement takes longer. The etcd of the tests is full after some ten thousand writes.
+/// The limit of each measurement. The etcd of the tests is full after some ten thousand writes.
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// What is asked for.
@@ -67,8 +67,8 @@ fn slowest(server: &LeafServer) -> Duration {
     took[took.len() / 100 * 99]
 }
 
-/// The time that 99 of 100 requests for a known tag take at most, while 64 other connections ask for names
-/// that `name` makes; and how many of those were asked for in a second.
+/// Measures the 99th percentile of the time of requests for a known tag, while 64 other connections request names that
+/// `name` makes. Returns it with the number of those requests per second.
 fn slowest_beside(server: &LeafServer, name: impl Fn(usize) -> String + Sync) -> (Duration, f64) {
     let (over, asked, begun) = (AtomicBool::new(false), AtomicUsize::new(0), Instant::now());
     std::thread::scope(|scope| {

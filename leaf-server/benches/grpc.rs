@@ -1,6 +1,6 @@
-//! Ids over gRPC beside a service of tonic's own server that answers a constant, in alternating
-//! runs: `NextId` with 32 requests in flight on one connection, and `NextIds` of 1,000. Servers run
-//! on one processor, the load on the other. `scripts/bench grpc` runs it.
+//! Ids over gRPC, compared with a service on tonic's own server that answers a constant, in
+//! alternating runs: `NextId` with 32 requests in flight on one connection, and `NextIds` of 1,000.
+//! Each server runs on one processor, the load on the other. `scripts/bench grpc` runs it.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

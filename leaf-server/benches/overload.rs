@@ -1,9 +1,10 @@
 //! More requests than the processor can answer: what is answered, and how late, beside the peak.
 //!
-//! The server has a fifth of one processor, so that one thread can ask three times as much. Requests are
-//! due at a constant rate, whatever becomes of those before (an open loop). A client takes an idle
-//! connection for each, else opens one, as pools do, up to a limit; it gives up after a second, and closes
-//! that connection. Latencies count from when a request was due. `scripts/bench overload` runs it.
+//! The server has a fifth of one processor, so that one thread can send three times its load.
+//! Requests are due at a constant rate, even if earlier ones are not answered yet (an open loop). A
+//! client takes an idle connection for each request, or opens one, as pools do, up to a limit. It
+//! gives up after a second, and closes that connection. Latencies count from the moment when a
+//! request was due. `scripts/bench overload` runs it.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -25,10 +26,10 @@ use rustix::event::{Timespec, epoll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 const REQUEST: &[u8] = b"GET /api/segment/get/leaf-segment-test HTTP/1.1\r\nHost: leaf\r\n\r\n";
-/// After which a client gives up.
+/// The time after which a client gives up.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The server's share of a processor, in microseconds: short, so that it is not the share that makes
-/// answers late.
+/// The server's quota of processor time and its period, in microseconds. The period is short, so
+/// that the quota alone does not make answers late.
 const SHARE: (u32, u32) = (1000, 5000);
 
 /// A group of processes with a part of a processor.

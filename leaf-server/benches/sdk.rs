@@ -28,7 +28,7 @@ const BURST: u64 = 1000;
 /// Takes so many ids.
 type Take = Box<dyn FnMut(u64) + Send>;
 
-/// Makes what one thread does, so many ids at a time.
+/// A way of taking ids that is measured. `make` prepares it for one thread.
 struct Contender {
     name: &'static str,
     make: Box<dyn Fn() -> Take>,

@@ -51,7 +51,7 @@ fn first_id() -> Duration {
     started.elapsed()
 }
 
-/// KiB.
+/// The resident memory of a process, in KiB.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

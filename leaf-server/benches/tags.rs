@@ -1,7 +1,7 @@
-//! Many tags: what a store with a million of them costs a node that uses none, how fast tags are
-//! used for the first time over 64 connections, and how much memory each takes then.
-//! `scripts/bench tags [sqlite|mariadb] [--server PROGRAM]` runs it; another program is a
-//! leaf-server of another version, for a comparison.
+//! Many tags: what a store with a million tags costs a node that uses none of them, how fast tags
+//! are used for the first time over 64 connections, and how much memory each then takes.
+//! `scripts/bench tags [sqlite|mariadb] [--server PROGRAM]` runs it; PROGRAM is a leaf-server of
+//! another version, for a comparison.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

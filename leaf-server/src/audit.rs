@@ -1,8 +1,8 @@
-//! The audit log: one line of JSON for each change that somebody asked of the ops listener, in
-//! `audit.log` of the data directory.
+//! The audit log: one line of JSON in `audit.log` of the data directory for each change that a
+//! client requests of the ops listener.
 //!
-//! Invariant: a change is answered only when its line is on the disk, or the program's log has it. A line
-//! is a whole one, whatever became of the one before.
+//! Invariant: a change is answered only when its line is on the disk or, if that fails, in the
+//! program's log. Each line stands alone, even if a crash has cut off the line before it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -15,13 +15,14 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-/// How large the file becomes, in bytes, before another one is begun.
+/// The largest size of the file, in bytes; then another file is begun.
 const LARGEST: u64 = 16 << 20;
-/// How many files are kept beside it: `audit.log.1` is the youngest.
+/// How many older files are kept beside `audit.log`; `audit.log.1` is the youngest of them.
 const KEPT: u32 = 4;
-/// The longest body that is written, in bytes: else a few thousand requests would push the others out.
+/// The longest request body that is written, in bytes. Without a limit a few thousand requests
+/// could push all older lines out of the kept files.
 pub(crate) const LARGEST_BODY: usize = 2048;
-/// How long the disk may take.
+/// The longest time for writing a line to the disk.
 const WRITTEN: Duration = Duration::from_secs(5);
 
 /// A change, and what became of it.
@@ -31,14 +32,14 @@ pub(crate) struct Change {
     pub(crate) time: String,
     /// Who asked for it, as the file of tokens names callers.
     pub(crate) caller: String,
-    /// Where from.
+    /// The client's address.
     pub(crate) address: Option<String>,
     /// The request's id.
     pub(crate) request: String,
     pub(crate) method: String,
-    /// With what stands behind `?`.
+    /// The path with its query, the part behind `?`.
     pub(crate) path: String,
-    /// The body, where it is JSON and not longer than is written.
+    /// The body, if it is JSON and not longer than [`LARGEST_BODY`].
     pub(crate) body: Option<Value>,
     /// The status of the answer.
     pub(crate) status: u16,
@@ -50,17 +51,17 @@ pub(crate) struct Change {
 #[derive(Debug)]
 pub(crate) struct Audit {
     path: PathBuf,
-    /// One line after the other.
+    /// Locked while a line is written, so that lines are written one after the other.
     writing: Arc<Mutex<()>>,
 }
 
 impl Audit {
-    /// The log in a data directory. Nothing is made before the first change.
+    /// The audit log in a data directory. Its file is made by the first change.
     pub(crate) fn new(data_dir: &Path) -> Arc<Self> {
         Arc::new(Self { path: data_dir.join("audit.log"), writing: Arc::default() })
     }
 
-    /// Writes a line, and waits until it is on the disk. Where that fails the program's log has it.
+    /// Writes a line, and waits until it is on the disk. If that fails, logs the line.
     pub(crate) async fn write(self: &Arc<Self>, change: Change) {
         let this = Arc::clone(self);
         let line = serde_json::to_string(&change).unwrap_or_default();
@@ -119,7 +120,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Moves the files on by one; the oldest goes.
+    /// Renames each file to the next number; the oldest file is lost.
     fn begin_another(&self) -> io::Result<()> {
         let numbered = |number: u32| match number {
             0 => self.path.clone(),

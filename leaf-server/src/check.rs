@@ -1,5 +1,5 @@
-//! The verb `check`: reaches what the configuration names, changes nothing, and tells what it
-//! found. It may run beside the server.
+//! The verb `check`: tests whether everything that the configuration names can be reached and used,
+//! changes nothing, and prints the results. It may run while the server runs.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -7,30 +7,29 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use leaf_node::ShardPlace;
 use leaf_node::config::Config;
 use leaf_node::{hints, tokens};
 use leaf_registry::OpenRegistry;
 use leaf_segment::TagStore;
-use leaf_segment::shards::ShardPlace;
 use leaf_segment::store::MOST_RECORDS;
 use leaf_snowflake::Identity;
 
 use crate::node::peers;
 use crate::serve::Tls;
 
-/// How long one place may take to answer.
+/// How long a store or the registry may take to answer.
 ///
-/// A store that is away must not keep a deployment waiting.
+/// If it is down, a deployment must not wait for it.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The result so far; each line is printed as soon as it is known.
+/// Counts the failures so far. Each result is printed as soon as there is one.
 struct Report {
     failures: usize,
 }
 
 impl Report {
-    /// Prints one line: what was looked at, and what was found or what failed, with the hint for
-    /// operators.
+    /// Prints one line: what was checked, and the result or the error, with the hint for operators.
     fn tell(&mut self, what: &dyn Display, found: Result<String>) -> Result<()> {
         let mut out = std::io::stdout().lock();
         match found {
@@ -45,12 +44,12 @@ impl Report {
     }
 }
 
-/// Looks at everything that the configuration names: addresses, files, keys, stores, identity and
-/// registry. All of it, even after a failure: an operator wants the whole list at once. Only what
-/// takes an identity is left out where there is none.
+/// Checks everything that the configuration names: addresses, files, keys, stores, identity and
+/// registry. After a failure it goes on: an operator wants the whole list at once. If this node's
+/// identity cannot be found, only the checks that need it are left out.
 ///
 /// # Errors
-/// Where at least one look failed.
+/// At least one check failed.
 pub(crate) async fn run(config: &Config) -> Result<()> {
     let mut report = Report { failures: 0 };
     report.tell(&"configuration", Ok("every key and value is known".into()))?;
@@ -121,7 +120,7 @@ async fn snowflake(config: &Config, report: &mut Report) -> Result<()> {
     report.tell(&"clocks of the other nodes", compared)
 }
 
-/// Whether the other nodes' clocks agree with this one, as at a start.
+/// Compares the clocks of the other nodes with this node's, as the server does at its start.
 async fn clocks(config: &Config, identity: &Identity) -> Result<String> {
     let OpenRegistry { registry, .. } = leaf_node::registry::open(config, None).await?;
     let compared =
@@ -132,7 +131,7 @@ async fn clocks(config: &Config, identity: &Identity) -> Result<String> {
     })
 }
 
-/// Bounds one look at a server.
+/// Runs one check, and fails if it takes longer than [`ANSWER`].
 async fn in_time(check: impl Future<Output = Result<String>>) -> Result<String> {
     match tokio::time::timeout(ANSWER, check).await {
         Ok(found) => found,
@@ -140,7 +139,8 @@ async fn in_time(check: impl Future<Output = Result<String>>) -> Result<String> 
     }
 }
 
-/// Whether files can be written there, or the server can make it.
+/// Checks that the server can write files in the data directory or, if it does not exist, can make
+/// it.
 fn data_dir(config: &Config) -> Result<String> {
     let directory = &config.data_dir;
     // A link that leads nowhere is there, too, and cannot be written.
@@ -153,11 +153,12 @@ fn data_dir(config: &Config) -> Result<String> {
     Ok("does not exist yet: the server makes it".into())
 }
 
-/// Whether the server can make a file that does not exist, or fill one that is empty; `None` where
-/// it has content, at which the caller looks.
+/// Checks that the server can make a file that does not exist, or can write to an empty one, and
+/// returns a text that says so. Returns `None` for a file with content, which the caller checks
+/// itself.
 ///
-/// The server makes no directory for it but the data directory, with those above it, at which
-/// [`data_dir`] has looked.
+/// The server makes no directory for the file except the data directory and its parents, which
+/// [`data_dir`] checks.
 fn new_file(file: &Path, config: &Config) -> Result<Option<String>> {
     if let Ok(found) = file.metadata() {
         let empty = found.is_file() && found.len() == 0;
@@ -179,7 +180,7 @@ fn new_file(file: &Path, config: &Config) -> Result<Option<String>> {
     Ok(Some("does not exist yet: the server makes it".into()))
 }
 
-/// An absolute path without `.` and `..`. Nothing needs to exist there.
+/// Makes a path absolute and removes `.` and `..`. The path need not exist.
 fn resolved(path: &Path) -> Result<PathBuf> {
     let mut resolved = PathBuf::new();
     for part in std::path::absolute(path)?.components() {
@@ -191,7 +192,8 @@ fn resolved(path: &Path) -> Result<PathBuf> {
     Ok(resolved)
 }
 
-/// Whether this host has the addresses to listen at. Their ports may be in use, by this server.
+/// Checks that this host has the addresses to listen at. Does not check the ports: they may be in
+/// use, by this server.
 fn listeners(config: &Config) -> Result<String> {
     let own = [
         ("http.listen", Some(config.http.listen)),
@@ -244,7 +246,7 @@ async fn store(
     })
 }
 
-/// How many tags a store has, up to so many that counting them would take its time.
+/// Counts the tags of a store, but stops after 1000: to count more could take long.
 async fn count(store: &dyn TagStore) -> Result<String> {
     store.try_reading().await?;
     let (mut tags, mut place) = (0, None);
@@ -259,8 +261,8 @@ async fn count(store: &dyn TagStore) -> Result<String> {
     }
 }
 
-/// Whether the records of the registry can be read, and whether this node may claim at all. Nothing
-/// is claimed.
+/// Checks that the records of the registry can be read and that this node could claim a worker id.
+/// Claims nothing.
 async fn workers(config: &Config, identity: Option<&Identity>) -> Result<String> {
     if let Some(file) = config.registry().file(&config.data_dir)
         && let Some(found) = new_file(&file, config)?

@@ -25,7 +25,7 @@ pub(crate) struct Cli {
     pub(crate) verb: Option<Verb>,
 }
 
-/// What the server is started for. Every verb but `run` ends by itself.
+/// The verb of the command line. Every verb but `run` exits once its work is done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Serve ids (the default).
@@ -42,7 +42,7 @@ pub(crate) enum Verb {
     },
 }
 
-/// What outranks the environment and the file.
+/// The flags, which override the environment and the configuration files.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Settings {
     /// Configuration file, leaf.toml or leaf.properties, or both; default: those in the working
@@ -80,8 +80,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The sources of the configuration, with the given flags as the highest of them. A flag that
-    /// was not given says nothing about its key.
+    /// Returns the sources of the configuration, in which the given flags override all others. A
+    /// flag that was not given leaves its key to the other sources.
     pub(crate) fn sources(&self) -> Sources {
         let flags = [
             ("data_dir", self.data_dir.as_ref().map(|dir| dir.display().to_string())),
@@ -100,7 +100,8 @@ impl Settings {
     }
 }
 
-/// Reads the command line; `Err` holds the exit code after the text was printed.
+/// Parses the command line. If the program must exit (after an error, `--help` or `--version`),
+/// prints the text and returns the exit code as `Err`.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         if error.use_stderr() {
@@ -113,7 +114,8 @@ pub(crate) fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// One line that never repeats a value: it may hold a password.
+/// Describes an error of the command line in one line. Never repeats a value, since it may hold a
+/// password.
 fn explain(error: &clap::Error) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

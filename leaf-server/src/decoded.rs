@@ -4,7 +4,8 @@
 //! proven to have been issued.
 
 use jiff::Timestamp;
-use leaf_core::{Id, Parts, TextForm, TextFormError};
+use leaf_core::{Id, Parts};
+use leaf_shape::{TextForm, TextFormError};
 use serde::Serialize;
 
 use crate::node::Node;
@@ -13,11 +14,11 @@ use crate::refusal::Reason;
 /// Why a text is no id of this node's layout.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DecodeError {
-    /// It is no number, or one that the layout does not use. The end of a sentence that begins with
-    /// its name.
+    /// It is not a number, or has bits that the layout does not use. The text is the end of a
+    /// sentence that begins with the name of the id.
     #[error("the id {0}")]
     Number(&'static str),
-    /// It is in another form, and no id of the layout is written like that.
+    /// It is written in another form, and is no id of the layout.
     #[error("{0}")]
     Form(#[from] TextFormError),
 }
@@ -38,13 +39,13 @@ impl DecodeError {
 /// the last digits.
 #[derive(Debug, Serialize)]
 pub(crate) struct Decoded {
-    /// In decimal digits, whatever the form was that it came in.
+    /// The id in decimal digits, whatever form it was given in.
     pub(crate) id: String,
     /// The start of the id's tick, Unix milliseconds.
     pub(crate) timestamp_ms: String,
     /// The timestamp as a date and a time of day in the configured time zone.
     pub(crate) time: Option<String>,
-    /// Only in a layout that names one.
+    /// The data centre, in a layout that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) datacenter: Option<u32>,
     /// The worker id; within the data centre where there is one.
@@ -54,7 +55,8 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Of an id in this form; else in one that its length tells, or in decimal digits.
+    /// Takes an id apart that is written in `form`. Without `form`, a decimal number is an id in
+    /// digits, and any other text is in the form that has its length.
     pub(crate) fn of(node: &Node, text: &str, form: Option<TextForm>) -> Result<Self, DecodeError> {
         let layout = node.layout;
         let (id, parts) = match form.or_else(|| TextForm::of(text)) {
@@ -76,7 +78,8 @@ impl Decoded {
     }
 }
 
-/// An id as somebody wrote it, and its parts.
+/// Parses an id in decimal digits, and takes it apart. The error is the end of a sentence that
+/// begins with the name of the id.
 pub(crate) fn parse(node: &Node, text: &str) -> Result<(Id, Parts), &'static str> {
     let id = text.parse::<Id>().ok();
     let id = id.ok_or("is none: give a decimal number from 0 to 9223372036854775807")?;

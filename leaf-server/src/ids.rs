@@ -1,33 +1,36 @@
-//! Ids for every protocol: looking a tag up, taking ids, and the places of requests that may wait.
+//! Ids for every protocol: looks tags up, takes ids, and limits how many requests wait.
 //!
-//! No protocol's types stand here. A protocol maps [`IdError`] to its own answers, in one place.
-//! What is there is taken through [`known`] and [`snowflake_at_once`], which never wait and
-//! allocate nothing; everything else may wait, and as many requests as are allowed to.
+//! No types of a protocol are used here: each protocol maps [`IdError`] to its own answers, in one
+//! place. [`known`], [`next_of_each`] and [`snowflake_at_once`] take what is in memory; they never
+//! wait and allocate nothing. Every other function may wait; how many requests wait at a time is
+//! limited.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use leaf_core::{Clock as _, Id, IdRange, Step, TextForm, TextFormError, WorkerId};
-use leaf_segment::meaning::{Order, Shape, Texts};
-use leaf_segment::shards::{KnownTags, Shards};
+use leaf_core::{Clock as _, Id, IdRange, Step, WorkerId};
+use leaf_node::Shards;
+use leaf_segment::KnownTags;
 use leaf_segment::{Ids, LeasedRange, SegmentError, SegmentErrorKind, TagHandle};
+use leaf_shape::{Order, Shape, Texts};
+use leaf_shape::{TextForm, TextFormError};
 use leaf_snowflake::{IdRun, SnowflakeError, SnowflakeErrorKind, SnowflakeGenerator, SystemClock};
 use serde::Serialize;
 
-use crate::access::{Caller, Denial};
+use crate::caller::{Caller, Denial};
 use crate::node::Node;
 use crate::refusal::Reason;
 use crate::serve::Pressure;
 use crate::traffic::Barred;
 
-/// The most ids of one contiguous range, whose answer is small. A tag may have a lower limit of its
-/// own.
+/// The most ids of one contiguous range: its answer is small, whatever its length. A tag may have a
+/// lower limit of its own.
 pub(crate) const LARGEST_RANGE: usize = 1_000_000;
 
 impl IdError {
-    /// The reason of this error. Several errors share one where a program would do the same about
-    /// them.
+    /// The reason of this error. Errors share a reason if programs would react to them in the same
+    /// way.
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::ModeDisabled(_) => Reason::ModeDisabled,
@@ -64,7 +67,7 @@ pub(crate) enum IdError {
     /// The mode of ids is switched off on this node.
     #[error("{0} mode is disabled")]
     ModeDisabled(&'static str),
-    /// Texts of a tag that has none.
+    /// The caller asks for texts of a tag that has no template.
     #[error("the tag has no template: its ids are numbers")]
     NoTemplate,
     /// The tag's template cannot hold today's date.
@@ -90,13 +93,14 @@ pub(crate) enum IdError {
 }
 
 thread_local! {
-    /// The tags that are known, as this thread saw them last. Only threads of a data plane look at
-    /// it, and each of them serves one node all its life ([`crate::serve::DataPlane`]).
+    /// The tags that are known, as this thread last read them. Only threads of a data plane use it,
+    /// and each of them serves one node all its life ([`crate::serve::DataPlane`]).
     static KNOWN: RefCell<Option<Shards<KnownTags>>> = const { RefCell::new(None) };
 }
 
-/// Uses the handle of a tag that this node knows by this name, if the caller may have its ids;
-/// allocates nothing.
+/// Calls `using` with the handle of a tag that is already in memory; allocates nothing. Returns
+/// `None` if the tag is not in memory, if the caller has no role for it, or if a rule of traffic is
+/// about one of them.
 pub(crate) fn known<T>(
     caller: &Caller,
     name: &str,
@@ -108,8 +112,8 @@ pub(crate) fn known<T>(
     with_known(caller, |known| known.get(name).map(using))?
 }
 
-/// Takes the next id of each of these tags in turn, and ends at the first that has none in memory or
-/// none for the caller; allocates nothing.
+/// Calls `using` with the next id of each of these tags in turn. Ends at the first tag that has no
+/// id in memory, or that [`known`] would refuse to the caller; allocates nothing.
 pub(crate) fn next_of_each(caller: &Caller, names: &[&str], mut using: impl FnMut(Id)) {
     let allowed = names.iter().take_while(|name| caller.is_free(Some(name))).count();
     with_known(caller, |known| {
@@ -123,7 +127,7 @@ pub(crate) fn next_of_each(caller: &Caller, names: &[&str], mut using: impl FnMu
     });
 }
 
-/// Uses the tags that are known, as this thread sees them.
+/// Calls `using` with this thread's view of the tags that are known; `None` without segment mode.
 fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -> Option<T> {
     let segments = node.ids.segments()?;
     KNOWN.with_borrow_mut(|known| {
@@ -131,11 +135,11 @@ fn with_known<T>(node: &Node, using: impl FnOnce(&mut Shards<KnownTags>) -> T) -
     })
 }
 
-/// The handle of a tag, from the store where this node does not know it.
+/// Returns the handle of a tag; looks it up in the store if this node does not know it.
 ///
 /// # Errors
-/// The caller has no role for it, it is cut, the mode is switched off, the tag does not exist, or its store cannot
-/// be asked. Too many look-ups at a time are refused.
+/// The caller has no role for the tag, the tag or the caller is cut, segment mode is switched off,
+/// the tag does not exist, its store cannot be asked, or too many requests look tags up.
 pub(crate) async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, IdError> {
     caller.check_ids(Some(tag))?;
     if !caller.traffic.is_known() {
@@ -146,13 +150,13 @@ pub(crate) async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, IdEr
     find(caller, tag).await
 }
 
-/// The handle of a tag for whoever gives ids back; of one that is cut, too.
+/// Returns the handle of a tag to a caller that gives ids back, even if the tag is cut.
 pub(crate) async fn handle_of_lease(caller: &Caller, tag: &str) -> Result<TagHandle, IdError> {
     caller.check_ids(Some(tag))?;
     find(caller, tag).await
 }
 
-/// The handle of a tag for whoever may have its ids.
+/// Returns the handle of a tag. The caller's role must have been checked before.
 async fn find(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
     let segments = node.ids.segments().ok_or(IdError::ModeDisabled("segment"))?;
     // One that came a moment ago is not yet among those that this thread sees.
@@ -166,10 +170,10 @@ async fn find(node: &Node, tag: &str) -> Result<TagHandle, IdError> {
     }
 }
 
-/// The next id of a tag.
+/// Takes the next id of a tag.
 ///
-/// A handle ends when the tag is given another key or meaning. The request is then served by the
-/// new one: the caller asked for an id of the tag, not of the handle.
+/// A handle ends when the tag is given another key or meaning. The request is then served by a new
+/// handle: the caller asked for an id of the tag, not of the handle.
 pub(crate) async fn next(caller: &Caller, handle: &TagHandle) -> Result<Id, IdError> {
     caller.pass(Some(handle.tag().as_str()), 1)?;
     let _waiting = Waiting::for_ids(caller)?;
@@ -179,7 +183,8 @@ pub(crate) async fn next(caller: &Caller, handle: &TagHandle) -> Result<Id, IdEr
     }
 }
 
-/// Another handle of a tag whose own has ended: it may have another key by now.
+/// Returns a new handle of the tag if the old one has ended, since it may have another key by now;
+/// otherwise returns `error`.
 async fn renewed(
     node: &Node,
     handle: &TagHandle,
@@ -205,7 +210,8 @@ pub(crate) async fn take(
     take_singles(caller, handle, count).await
 }
 
-/// As [`take`], for so many requests of one id each, which are served before lists.
+/// Takes `count` ids for as many requests of one id each. Unlike [`take`], does so even on an
+/// overloaded thread, since single ids come first.
 pub(crate) async fn take_singles(
     caller: &Caller,
     handle: &TagHandle,
@@ -213,8 +219,8 @@ pub(crate) async fn take_singles(
 ) -> Result<Ids, IdError> {
     caller.pass(Some(handle.tag().as_str()), count)?;
     let _waiting = Waiting::for_ids(caller)?;
-    match handle.take_ids(count).await {
-        Err(error) => Ok(renewed(caller, handle, error).await?.take_ids(count).await?),
+    match handle.take(count).await {
+        Err(error) => Ok(renewed(caller, handle, error).await?.take(count).await?),
         ids => Ok(ids?),
     }
 }
@@ -232,7 +238,8 @@ pub(crate) fn texts(handle: &TagHandle) -> Result<Texts, IdError> {
 /// Takes `count` ids of a tag that follow each other.
 ///
 /// # Errors
-/// Also where no range of this length can be had: ids of some shapes never follow each other.
+/// As [`take`], and also if no range of this length is available: ids of some shapes never follow
+/// each other.
 pub(crate) async fn take_contiguous(
     caller: &Caller,
     handle: &TagHandle,
@@ -241,13 +248,15 @@ pub(crate) async fn take_contiguous(
     check_spare(caller)?;
     caller.pass(Some(handle.tag().as_str()), count)?;
     let _waiting = Waiting::for_ids(caller)?;
-    Ok(handle.take_contiguous(count).await?)
+    match handle.take_contiguous(count).await {
+        Err(error) => Ok(renewed(caller, handle, error).await?.take_contiguous(count).await?),
+        range => Ok(range?),
+    }
 }
 
-/// Leases `count` ids of a tag, which leave this node whole.
+/// Leases a range of `count` ids of a tag to a client, which hands them out itself.
 ///
-/// A client hands them out by itself. They come straight from the store, so that other callers of
-/// the tag keep their segment.
+/// The ids come straight from the store, so that the segment in memory is kept for other callers.
 pub(crate) async fn lease(
     caller: &Caller,
     handle: &TagHandle,
@@ -256,13 +265,16 @@ pub(crate) async fn lease(
     check_spare(caller)?;
     caller.pass(Some(handle.tag().as_str()), count)?;
     let _waiting = Waiting::for_ids(caller)?;
-    Ok(handle.lease(count).await?)
+    match handle.lease(count).await {
+        Err(error) => Ok(renewed(caller, handle, error).await?.lease(count).await?),
+        lease => Ok(lease?),
+    }
 }
 
-/// Takes back what was not used of a leased range; tells whether it could.
+/// Gives the unused ids of a leased range back to the store; returns whether the store took them.
 ///
-/// It can while nobody allocated from the tag since the lease; else the ids are burned, which costs
-/// numbers and never uniqueness.
+/// It takes them only if nobody has allocated from the tag since the lease. Else the ids are lost:
+/// that costs numbers, never uniqueness.
 pub(crate) async fn return_unused(
     node: &Node,
     handle: &TagHandle,
@@ -273,7 +285,7 @@ pub(crate) async fn return_unused(
     Ok(handle.return_unused(ticket, unused).await?)
 }
 
-/// A snowflake id where one is there already and nobody waits for it.
+/// Takes a snowflake id if one is available without waiting, and no other request waits for one.
 pub(crate) fn snowflake_at_once(caller: &Caller) -> Option<Id> {
     if !caller.is_free(None) {
         return None;
@@ -293,9 +305,9 @@ pub(crate) async fn snowflake_next(caller: &Caller) -> Result<Id, IdError> {
     Ok(id)
 }
 
-/// Takes `count` snowflake ids.
+/// Takes `count` snowflake ids, in runs.
 ///
-/// A run has one timestamp and consecutive sequence numbers; the ids of one call rise.
+/// Each run has one timestamp and consecutive sequence numbers; the ids of one call rise.
 pub(crate) async fn snowflake_take(caller: &Caller, count: usize) -> Result<Vec<IdRun>, IdError> {
     let generator = snowflake(caller)?;
     if count > 1 {
@@ -308,8 +320,8 @@ pub(crate) async fn snowflake_take(caller: &Caller, count: usize) -> Result<Vec<
     Ok(runs)
 }
 
-/// Refuses what takes many ids while this thread is overloaded: another node may have a processor to
-/// spare, and single ids come first.
+/// Refuses a request for many ids while this thread is overloaded: another node may have a
+/// processor to spare, and single ids come first.
 fn check_spare(node: &Node) -> Result<(), IdError> {
     match node.pressure_here().is_some_and(Pressure::lasts) {
         false => Ok(()),
@@ -324,13 +336,13 @@ pub(crate) fn fits(node: &Node, form: TextForm) -> Result<(), TextFormError> {
     form.write(node.layout, id).map(|_| ())
 }
 
-/// The most ids that one request for several takes.
+/// The most ids of a request for several ids (`http.max_count`).
 pub(crate) fn most_ids(node: &Node) -> usize {
     node.live.config().http.max_count as usize
 }
 
 impl IdError {
-    /// What a client is told. A text that is no tag is not repeated.
+    /// The text of the error for clients. It does not repeat a text that is not a valid tag.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Segment(error) => match error.kind() {
@@ -350,17 +362,18 @@ pub(crate) struct TagFacts<'a> {
     pub(crate) order: Order,
     /// Whether its ids can be leased.
     pub(crate) leases: bool,
-    /// How many ids a node reserves at least; `None` where nobody reserves any.
+    /// The tag's step: how many ids a node reserves at least; `None` in strict order, where nodes
+    /// reserve none.
     pub(crate) step: Option<u32>,
     /// The most ids of a lease.
     pub(crate) max_take: usize,
     /// The most ids of a list.
     pub(crate) max_count: usize,
-    /// Which making or repair of the tag its record is of: who holds leased ids of another one
+    /// The generation of the tag's record. A client that holds leased ids of another generation
     /// drops them.
     pub(crate) generation: Option<String>,
-    /// Of a tag whose ids are scrambled: the newest key that this node has for it, as version and
-    /// check value. Administration asks before it gives the tag that key.
+    /// For a tag whose ids are scrambled: the newest key that this node has for it, as
+    /// `version:check`. `leaf tag rekey` asks all nodes before it gives the tag that key.
     newest_key: Option<String>,
 }
 
@@ -397,7 +410,7 @@ pub(crate) fn snowflake(caller: &Caller) -> Result<&SnowflakeGenerator, IdError>
     Ok(&snowflake.generator)
 }
 
-/// A request that may wait, for as long as it lives.
+/// The place of a request that may wait; free again when this is dropped.
 ///
 /// Requests beyond the limit are refused at once: a queue that grows while the store is away would
 /// only make every answer late and the memory full.
@@ -423,8 +436,8 @@ impl<'a> Waiting<'a> {
         )
     }
 
-    /// Counts a request in, unless `most` are in already. Two requests may be refused where one had
-    /// fitted: both counted themselves for a moment.
+    /// Takes a place, unless `most` are taken. A request may be refused although a place has just
+    /// become free: another request that is being refused still counts for a moment.
     fn begin(count: &'a AtomicUsize, most: usize, refusal: &'static str) -> Result<Self, IdError> {
         if count.fetch_add(1, Ordering::Relaxed) >= most {
             count.fetch_sub(1, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 
 mod access;
 mod audit;
+mod caller;
 mod check;
 mod cli;
 mod decoded;

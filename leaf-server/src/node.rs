@@ -1,7 +1,8 @@
-//! What this server serves from, and what its listeners share.
+//! The state that all listeners of a server share.
 //!
-//! `leaf_node::Node` issues ids; this one adds what a server needs around it: limits that a reload
-//! may change, counts of waiting requests, the time zone of answers, and whether it is stopping.
+//! `leaf_node::Node` issues ids. [`Node`] adds what a server needs besides: limits that a reload
+//! may change, counts of waiting requests, the time zone of answers, and whether the server is
+//! stopping.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,39 +32,39 @@ use crate::traffic::Traffic;
 
 /// How long a store may take to show the rules of traffic.
 const RULES: Duration = Duration::from_secs(1);
-/// How long a store may take to say how it is set up.
+/// How long a store may take to tell whether it may lose what it has acknowledged.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// A node with listeners.
 ///
-/// One per process, shared by all listeners.
+/// There is one for each server, shared by all its listeners.
 pub(crate) struct Node {
     pub(crate) config: Config,
-    /// What a reload may change.
+    /// The configuration in force, whose live keys a reload may change.
     pub(crate) live: Arc<Live>,
-    /// Who may ask for what.
+    /// The callers that this node knows, and their roles.
     pub(crate) access: Access,
-    /// What operators have changed.
+    /// The audit log: which changes operators have asked for.
     pub(crate) audit: Arc<Audit>,
-    /// Changes under way, whether their clients wait or not.
+    /// Changes by operators that are under way, also those whose clients no longer wait.
     pub(crate) changes: TaskTracker,
-    /// How many ids tags and callers get.
+    /// The rules of traffic: how many ids a second tags and callers get.
     pub(crate) traffic: Traffic,
     /// How many listeners for ids there are.
     listeners: u32,
-    /// Where the ops listener is.
+    /// The address of the ops listener.
     pub(crate) ops: SocketAddr,
     pub(crate) layout: Layout,
-    /// Of the times in answers.
+    /// The time zone of the times in answers.
     pub(crate) time_zone: TimeZone,
     /// Where ids come from.
     pub(crate) ids: leaf_node::Node,
     pub(crate) started: Instant,
-    /// Whether an operator has taken it out of service.
+    /// Whether an operator has drained this node.
     drained: AtomicBool,
-    /// Whether it was told to stop.
+    /// Whether the server has begun to stop: it reports that it is not ready, but still serves.
     leaving: AtomicBool,
-    /// Whether connections end.
+    /// Whether connections are being ended: each answer announces that its connection closes.
     stopping: AtomicBool,
     /// How many requests are waiting for ids.
     pub(crate) waiting: AtomicUsize,
@@ -71,28 +72,31 @@ pub(crate) struct Node {
     pub(crate) looking_up: AtomicUsize,
     /// How much each thread of the data plane has to do.
     pub(crate) pressures: Arc<[Pressure]>,
-    /// How many requests were answered and refused, how long that took, and why.
+    /// Counts of requests: how many were answered and how long that took, how many were refused and
+    /// why.
     pub(crate) requests: Requests,
-    /// The certificates of the listeners, where one of them encrypts.
+    /// The certificates of the listeners; `None` if no listener uses TLS.
     pub(crate) tls: Option<Arc<Tls>>,
     /// What viewers of the dashboard are sent.
     pub(crate) feed: Feed,
-    /// What the page of metrics told of tags.
+    /// The counts of tags that the page of metrics showed last, so that the next page shows no
+    /// lower ones.
     pub(crate) tag_memory: TagMemory,
-    /// Why stores may lose what they have acknowledged, as they said last: a text for each store and
-    /// reason.
+    /// Why stores may lose what they have acknowledged, as they last reported: a text for each
+    /// store and reason.
     store_losses: Mutex<Vec<String>>,
-    /// The clocks of other nodes, as they were read last; empty where nobody is asked or answers.
+    /// The clocks of other nodes, as last read; empty if no node was asked or none answered.
     peer_clocks: Mutex<Vec<PeerClock>>,
-    /// The other nodes of the registry, where there is one.
+    /// The other nodes of the registry; `None` if this node does not read their clocks.
     pub(crate) peers: Option<Arc<HttpPeers>>,
-    /// The health, and when it was looked at.
+    /// The health that [`Node::health_lately`] last found, and when.
     seen_health: Mutex<Option<(Instant, Health)>>,
 }
 
 impl Node {
-    /// Opens what the configuration names. `ids` and `ops` are the listeners' addresses,
-    /// `listeners` tells how many there are for ids.
+    /// Opens the stores, the registry and the files that the configuration names. `ids` is the
+    /// address of the listener for ids over HTTP, `ops` that of the ops listener; `listeners` is
+    /// the number of listeners for ids.
     pub(crate) async fn open(
         config: &Config,
         live: Arc<Live>,
@@ -140,8 +144,8 @@ impl Node {
         })
     }
 
-    /// How a listener for ids keeps its connections. Unless idle ones may stay, a silent one ends
-    /// after 45 to 90 s.
+    /// The rules by which a listener for ids keeps its connections. A silent connection ends after
+    /// 45 to 90 s, unless idle ones may stay.
     pub(crate) const fn keeping(&self, listener: &'static str, idle_stays: bool) -> Keeping {
         Keeping {
             listener,
@@ -153,29 +157,29 @@ impl Node {
         }
     }
 
-    /// Sets whether an operator has drained this node. As long as it is drained it says that it is not ready, so that
-    /// balancers send it nothing new; all else goes on.
+    /// Sets whether an operator has drained this node. While it is drained, it reports that it is
+    /// not ready, so that balancers send it no new requests; everything else goes on.
     pub(crate) fn drain(&self, drained: bool) {
         self.drained.store(drained, Ordering::Relaxed);
     }
 
-    /// Whether an operator has taken it out of service.
+    /// Whether an operator has drained this node.
     pub(crate) fn is_drained(&self) -> bool {
         self.drained.load(Ordering::Relaxed)
     }
 
-    /// From now on this node says that it stops, so that balancers send nothing new. Everything else
-    /// goes on.
+    /// Makes this node report, from now on, that it is stopping, so that balancers send it no new
+    /// requests. Everything else goes on.
     pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// From now on answers announce that their connection closes.
+    /// Makes each answer announce, from now on, that its connection closes.
     pub(crate) fn begin_stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// How much the thread that asks has to do; `None` for one that is not of the data plane.
+    /// The pressure of the calling thread; `None` if it is not a thread of the data plane.
     pub(crate) fn pressure_here(&self) -> Option<&Pressure> {
         self.pressures.get(data_thread()?)
     }
@@ -185,7 +189,7 @@ impl Node {
         self.pressures.iter().any(Pressure::lasts)
     }
 
-    /// Whether connections end.
+    /// Whether connections are being ended, see [`Self::begin_stop`].
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
@@ -193,6 +197,7 @@ impl Node {
     /// Reads the files of certificates again.
     pub(crate) async fn read_certificates(&self) {
         if let Some(tls) = &self.tls {
+            let _alone = tls.turn.lock().await;
             let reading = Arc::clone(tls);
             // A disk that hangs must not hold up a reload.
             if read_alone(&tls.reading, move || reading.read_again()).await.is_none() {
@@ -201,8 +206,8 @@ impl Node {
         }
     }
 
-    /// Asks the stores whether they may lose what they acknowledge. One that does not answer has not
-    /// changed.
+    /// Asks the stores whether they may lose what they have acknowledged. If a store does not
+    /// answer, its last report is kept.
     pub(crate) async fn look_for_losses(&self) {
         let Some(stores) = self.ids.stores() else { return };
         let mut found = Vec::new();
@@ -223,8 +228,8 @@ impl Node {
         *self.losses() = found;
     }
 
-    /// Reads the rules of traffic; tells whether the store has answered. While it is away those of before
-    /// stay in force.
+    /// Reads the rules of traffic from the store; returns whether it answered. If it did not, the
+    /// rules that were read before stay in force.
     pub(crate) async fn read_traffic(&self) -> bool {
         let Some(stores) = self.ids.stores() else { return true };
         let note = stores.rest().open.admin.note(Note::Traffic);
@@ -241,7 +246,8 @@ impl Node {
         self.store_losses.lock().expect("no holder of this lock panics")
     }
 
-    /// Reads the clocks of other nodes; tells whether this node is one that they would ask.
+    /// Reads the clocks of the other nodes. Returns `false`, and reads none, while this node has no
+    /// lease that the registry has confirmed.
     pub(crate) async fn read_peer_clocks(&self) -> bool {
         let Some(snowflake) = self.ids.snowflake().filter(|it| it.generator.view().confirmed)
         else {
@@ -263,8 +269,8 @@ impl Node {
         self.peer_clocks.lock().expect("no holder of this lock panics")
     }
 
-    /// Whether this node could answer within the last second. Looking at all tags is not for the
-    /// data plane.
+    /// The health of this node, up to one second old. For the data plane, which must not look at
+    /// all tags itself, as [`Self::health`] does.
     pub(crate) fn health_lately(&self) -> Health {
         let mut seen = self.seen_health.lock().expect("no holder of this lock panics");
         match &*seen {
@@ -273,7 +279,7 @@ impl Node {
         }
     }
 
-    /// Whether this node can answer now.
+    /// The health of this node now: whether it can issue ids, and what is wrong.
     pub(crate) fn health(&self) -> Health {
         let health = match self.ids.health() {
             Health::Ready => Health::Ready,
@@ -303,6 +309,9 @@ impl Node {
                 reason.text = hints::with(&told, hints::of(&refusal));
             }
         }
+        for reason in reasons.iter_mut().filter(|reason| reason.code == HealthCode::Clock) {
+            reason.text = hints::with(&reason.text, hints::of_clock(&reason.text));
+        }
         let refused = reasons.iter_mut().rfind(|reason| reason.code == HealthCode::TagRefused);
         if let (Some(reason), Some(segments)) = (refused, self.ids.segments()) {
             let totals: Vec<_> = segments.iter().map(SegmentGenerator::totals).collect();
@@ -313,10 +322,10 @@ impl Node {
     }
 }
 
-/// The time zone of decoded timestamps.
+/// The time zone of decoded timestamps: the configured one, else the host's, else UTC.
 ///
 /// # Errors
-/// The configured one, or that of `TZ`, is unknown. A host without a zone has UTC.
+/// The configured time zone, or the one that `TZ` names, is unknown.
 pub(crate) fn time_zone(config: &Config) -> Result<TimeZone, ConfigError> {
     if let Some(name) = &config.time_zone {
         let zone = TimeZone::get(name);
@@ -333,7 +342,7 @@ pub(crate) fn time_zone(config: &Config) -> Result<TimeZone, ConfigError> {
     }
 }
 
-/// How the clocks of the other nodes are asked for.
+/// The other nodes of a registry, whose clocks this node reads over HTTP.
 pub(crate) fn peers(config: &Config, registry: Registry, own: Identity) -> Arc<dyn Peers> {
     Arc::new(HttpPeers::new(config.clone(), registry, own))
 }

@@ -1,7 +1,7 @@
-//! Asks the other nodes: finds them in the worker registry, and reads by HTTP what their clocks show and, for
-//! whoever looks at a dashboard, how they are.
+//! Finds the other nodes in the registry, and reads over HTTP their clocks and, for viewers of the
+//! dashboard, their states.
 //!
-//! A node that does not tell its clock in time is left out; the clocks are compared in leaf-snowflake.
+//! A node whose clock cannot be read in time is left out. leaf-snowflake compares the clocks.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,49 +21,50 @@ use leaf_snowflake::{Identity, Peers, Registry, RegistryError};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-/// The longest answer: a clock is a number of 13 digits, a node's description some words.
+/// The longest answer that is read, in bytes: a clock has 13 digits, a node's description some
+/// words.
 const LONGEST: usize = 1024;
-/// How long a node may take to say how it is.
+/// How long a node may take to answer with its state.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The most nodes that are asked how they are.
+/// The most nodes whose states are read.
 const MOST: usize = 256;
 /// How many nodes are asked at the same time.
 const AT_A_TIME: usize = 16;
 
-/// The nodes that the registry shows as alive.
+/// The other nodes that the registry lists as alive.
 ///
-/// Every node shows its HTTP address in its record there.
+/// Every node writes its HTTP address into its record there.
 #[derive(Debug)]
 pub(crate) struct HttpPeers {
     config: Config,
     registry: Registry,
     own: Identity,
-    /// How the nodes are that were listed last, by address.
+    /// The states of the nodes that the registry listed last, by address.
     states: Mutex<BTreeMap<Identity, PeerState>>,
-    /// Held while they are asked.
+    /// Locked while the states are read, so that only one reading runs at a time.
     looking: tokio::sync::Mutex<()>,
 }
 
-/// How another node is, as it said last.
+/// The state of another node, as last read from it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct PeerState {
-    /// `ready`, `degraded` or `not ready`, or `no answer`; nothing where it was not asked yet.
+    /// `ready`, `degraded`, `not ready` or `no answer`; `None` until the node has been asked.
     state: Option<Cow<'static, str>>,
-    /// Which version of Leaf it is.
+    /// The node's version of Leaf.
     version: Option<String>,
 }
 
-/// What another node says of itself.
+/// The answer of another node to `GET /v1/server`.
 #[derive(Deserialize)]
 struct Told {
     ready: bool,
-    /// A version before this one does not tell it.
+    /// `None` from a node of an older version, which does not send it.
     state: Option<String>,
     version: String,
 }
 
 impl PeerState {
-    /// What its answer says, if it is one.
+    /// Parses the answer of a node; the state is `no answer` if there is none or if it is invalid.
     fn of(answer: Option<String>) -> Self {
         let told = answer.and_then(|answer| serde_json::from_str::<Told>(&answer).ok());
         let Some(Told { ready, state, version }) = told else {
@@ -90,17 +91,20 @@ impl HttpPeers {
         self.states.lock().expect("no holder of this lock panics")
     }
 
-    /// How the nodes are that the registry listed when their clocks were read last, by address.
+    /// The states of the nodes that the registry listed when their clocks were last read, by
+    /// address.
     pub(crate) fn states(&self) -> BTreeMap<String, PeerState> {
         self.known().iter().map(|(peer, state)| (peer.to_string(), state.clone())).collect()
     }
 
-    /// Nobody looks any more: what was told is too old for whoever looks next.
+    /// Forgets the states of the other nodes, after the last viewer of the dashboard has left: the next
+    /// viewer must not see old ones.
     pub(crate) fn forget_states(&self) {
         self.known().values_mut().for_each(|state| *state = PeerState::default());
     }
 
-    /// Asks all of them how they are, unless that is done already.
+    /// Asks the listed nodes for their states, [`MOST`] at most. Does nothing while another call
+    /// does it.
     pub(crate) async fn look(&self) {
         let Ok(_looking) = self.looking.try_lock() else { return };
         let peers: Vec<Identity> = self.known().keys().take(MOST).cloned().collect();
@@ -127,9 +131,10 @@ impl HttpPeers {
         }
     }
 
-    /// How other nodes are reached.
+    /// Makes the connector for requests to other nodes; `None` if that fails, which is logged.
     ///
-    /// It is made anew each time, since certificates change; on a thread of its own, since a disk may hang.
+    /// It is made again for each use, since certificates change, and on a blocking thread, since a
+    /// disk may hang.
     async fn connector(&self) -> Option<PeerConnector> {
         let config = self.config.clone();
         let connector = tokio::task::spawn_blocking(move || PeerConnector::new(&config));
@@ -169,8 +174,8 @@ impl Peers for HttpPeers {
     }
 }
 
-/// What the node at an address answers to `GET`, over a connection of its own. `None` for any failure: callers do
-/// not care which. The caller bounds the time.
+/// Sends `GET path` to the node at `address` over a new connection, and returns the body of the
+/// answer. Returns `None` for any failure: callers do not care which. The caller limits the time.
 async fn fetch(connector: &PeerConnector, address: &str, path: &str) -> Option<String> {
     let stream = connector.connect(address).await.ok()?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;

@@ -23,9 +23,9 @@ use crate::server::{Addresses, Listeners, Server, make_data_dir};
 use crate::supervisor::{self, Order, Orders};
 use crate::{check, log, schema, show};
 
-/// Signals so close to each other are one.
+/// Signals to stop that arrive within this time after the first one count as the same signal.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
-/// How often it is looked for lines of the log that came again, and for dropped ones.
+/// How often the log is checked for repeated and for dropped lines, to report how many there were.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The program: reads its command line, runs the verb, and turns its error into an exit code.
@@ -98,13 +98,13 @@ async fn work(cli: Cli) -> Result<()> {
 
 /// Serves ids until a signal arrives.
 ///
-/// A second signal ends it at once, without giving the worker id back: the registry then keeps it
-/// until its ceiling, up to [`offline_for`](leaf_node::config::Snowflake::offline_for) ahead, and
-/// [`recycle_after`](leaf_node::config::Snowflake::recycle_after) have passed, unless the same node
-/// starts again. The ids in memory are lost.
+/// A second signal stops the server at once, without giving the worker id back. Another node can
+/// then get that worker id only [`recycle_after`](leaf_node::config::Snowflake::recycle_after)
+/// after its ceiling, which is up to [`offline_for`](leaf_node::config::Snowflake::offline_for)
+/// ahead; this node gets it back when it starts again. The ids in memory are lost.
 ///
 /// # Errors
-/// It could not start, or cannot go on.
+/// The server could not start, or cannot go on.
 async fn serve(mut reload: Reload, mut orders: Orders) -> Result<()> {
     let config = reload.config().clone();
     // Before a port is bound: a program that looks for the data directory may wait for the port.
@@ -141,7 +141,7 @@ async fn serve(mut reload: Reload, mut orders: Orders) -> Result<()> {
     }
 }
 
-/// Reloads as often as it is asked to; ends with the name of the signal to stop.
+/// Reloads the configuration at each SIGHUP. When a signal to stop arrives, returns its name.
 async fn follow(orders: &mut Orders, reload: &mut Reload, server: &Server) -> &'static str {
     loop {
         match orders.next().await {
@@ -158,7 +158,7 @@ async fn follow(orders: &mut Orders, reload: &mut Reload, server: &Server) -> &'
     }
 }
 
-/// Logs how many lines of the log came again, and how many were dropped. Never ends.
+/// Logs how often log lines were repeated and how many lines were dropped. Never returns.
 async fn keep_log() -> Infallible {
     let mut reported = 0;
     loop {
@@ -176,8 +176,9 @@ async fn keep_log() -> Infallible {
     }
 }
 
-/// The second signal. Who signals a whole group of processes, as timeout(1) does, sends two at
-/// once.
+/// Returns when a second signal to stop arrives. Ignores signals within [`SAME_SIGNAL`] of the
+/// first one: a program like timeout(1) signals the process and then its whole process group, so
+/// that two arrive at once.
 async fn second(orders: &mut Orders) {
     let first = Instant::now();
     loop {
@@ -188,7 +189,8 @@ async fn second(orders: &mut Orders) {
     }
 }
 
-/// Signs of life for systemd, as long as every thread of the data plane gives one. Never ends.
+/// Sends systemd's watchdog signs of life, as long as every thread of the data plane answers. Never
+/// returns.
 async fn watch(data_plane: &DataPlane) -> Infallible {
     let Some(limit) = supervisor::watchdog() else { return std::future::pending().await };
     let mut looks = tokio::time::interval(limit / 2);
@@ -202,7 +204,8 @@ async fn watch(data_plane: &DataPlane) -> Infallible {
     }
 }
 
-/// Tells the person who started it where to ask. Ids flow also where nobody can read it.
+/// Prints the addresses to ask, and the sources of the ids, for the person who started the server.
+/// Does not wait until somebody reads that: ids are served anyway.
 fn announce(config: &Config, at: &Addresses) {
     let Addresses { http: ids, redis, grpc, ops } = at;
     let encrypts = |mode| mode == TlsMode::Required;

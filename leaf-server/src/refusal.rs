@@ -1,10 +1,10 @@
-//! Refusals: every request that is not answered as its client hoped is counted with a reason, by
-//! [`Requests::refused`](crate::metrics::Requests::refused), whatever its protocol. Exceptions are what
-//! libraries refuse by themselves (heads that hyper cannot read; tonic's health and reflection services)
-//! and 503 of `/readyz`.
+//! Refusals: every refused request is counted with a reason, by
+//! [`Requests::refused`](crate::metrics::Requests::refused), whatever its protocol. Exceptions are
+//! the refusals of libraries (hyper's of heads that it cannot read; those of tonic's health and
+//! reflection services) and 503 of `/readyz`.
 //!
-//! The reasons are a closed list. A protocol maps them to its own codes, such as a status of HTTP;
-//! the words are the same everywhere and never change.
+//! The reasons are a closed list. Each protocol maps them to its own codes, such as a status of
+//! HTTP; the word of a reason is the same in all protocols and never changes.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ macro_rules! reasons {
             /// Every reason, by its number.
             pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Its word: one for all protocols that have room for it. Several reasons share one
-            /// where a program would do the same about them.
+            /// Its word, the same in all protocols that can carry one. Several reasons share a word
+            /// if a program would react to them in the same way.
             pub(crate) const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -43,27 +43,28 @@ reasons! {
     Disabled => "disabled",
     /// The mode of ids is switched off on this node.
     ModeDisabled => "mode-disabled",
-    /// Texts were asked for of a tag whose ids are plain numbers.
+    /// The request asks for texts of a tag that has no template.
     NoTemplate => "no-template",
-    /// A range was asked for of a tag whose ids do not follow each other.
+    /// The request asks for a range of a tag whose ids form no ranges.
     NoRanges => "no-ranges",
-    /// A lease or a stream was asked for of a tag in strict order.
+    /// The request asks for a lease or a stream of a tag in strict order.
     StrictOrder => "strict-order",
-    /// The tag, or its running period, has no more numbers.
+    /// The tag, or its current period, has no more numbers.
     Exhausted => "exhausted",
     /// The layout's timestamps are used up.
     EndOfTime => "end-of-time",
-    /// The tag's record went back, or cannot be used: an operator must look.
+    /// The tag's `max_id` is below the high-water mark, or its record is invalid: an operator must
+    /// act.
     Record => "record",
     /// Too many requests wait already.
     Busy => "unavailable",
     /// The tag's template cannot hold today's date.
     NoText => "unavailable",
-    /// A store, the registry or the clock is in the way; another try may succeed.
+    /// A store or the registry does not answer, or the clock is in doubt; another try may succeed.
     Unavailable => "unavailable",
     /// There is no such route, command or service.
     NotFound => "not-found",
-    /// The route has other methods.
+    /// The route does not have the method of the request.
     MethodNotAllowed => "method-not-allowed",
     /// The text is no id of the tag.
     NoSuchId => "no-such-id",
@@ -85,19 +86,19 @@ reasons! {
     Forbidden => "forbidden",
     /// An operator has cut the tag or the caller.
     Cut => "cut",
-    /// The tag or the caller has had as many ids as it gets in a second.
+    /// The tag or the caller has reached its limit of ids a second.
     TooFast => "too-fast",
     /// The request contradicts what is stored.
     Conflict => "conflict",
-    /// What the request would change is not what its client saw.
+    /// The record has changed since the client read it.
     Stale => "stale",
     /// The request must be confirmed first.
     Unconfirmed => "unconfirmed",
     /// A tag of this name exists.
     TagExists => "tag-exists",
-    /// The tag could issue ids that were issued before it was deleted.
+    /// A tag of this name was deleted, and the new one would issue some of its ids again.
     UsedBefore => "used-before",
-    /// A deletion did not come to its end.
+    /// A deletion failed halfway: the tag may be sealed now.
     HalfDeleted => "half-deleted",
     /// The store refuses it.
     StoreRefuses => "store-refuses",
@@ -109,7 +110,7 @@ reasons! {
     Unclear => "unclear",
 }
 
-/// What a refused request was sent to.
+/// The listener or protocol that a request was sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Face {
     /// Ids over HTTP.
@@ -133,7 +134,7 @@ impl Face {
         Self::Ops,
     ];
 
-    /// As metrics and `/v1/status` name it.
+    /// Its name in metrics and in `/v1/status`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -144,7 +145,7 @@ impl Face {
         }
     }
 
-    /// What it can be asked for.
+    /// The operations that requests to it can ask for.
     pub(crate) const fn operations(self) -> &'static [Operation] {
         use Operation::{
             Admin, Decode, Describe, Health, Lease, Metrics, Next, Other, Return, Take,

@@ -1,7 +1,7 @@
 //! SIGHUP: reads the configuration again and takes over what can change while ids flow.
 //!
-//! Invariant: a configuration that is wrong changes nothing. What needs a restart is named in the
-//! log, and named again at the next reload.
+//! Invariant: a configuration that is wrong changes nothing. Changed keys that need a restart are
+//! named in the log, and again at each later reload.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,36 +13,37 @@ use crate::live::Live;
 use crate::log::Log;
 use crate::node::Node;
 
-/// How long the files may take that the configuration is in.
+/// The longest time for reading the files of the configuration.
 const READ: Duration = Duration::from_secs(5);
 
-/// The configuration that counts, and the way to read it again.
+/// The configuration in force, and the sources to read it from again.
 pub(crate) struct Reload {
     sources: Sources,
-    /// What counts now, to compare the next reading with.
+    /// The configuration in force, to compare the next one with.
     loaded: Loaded,
     log: Log,
     live: Arc<Live>,
 }
 
 impl Reload {
-    /// What a reload reads again, and what it compares with.
+    /// Prepares reloads, which read `sources` again and compare the result with `loaded`.
     pub(crate) fn new(sources: Sources, loaded: Loaded, log: Log) -> Self {
         let live = Arc::new(Live::new(loaded.config.clone()));
         Self { sources, loaded, log, live }
     }
 
-    /// The configuration that counts now.
+    /// The configuration in force.
     pub(crate) const fn config(&self) -> &Config {
         &self.loaded.config
     }
 
-    /// What requests look at.
+    /// The configuration that requests read.
     pub(crate) const fn live(&self) -> &Arc<Live> {
         &self.live
     }
 
-    /// Reads all sources again. What is wrong, or does not come in time, changes nothing.
+    /// Reads all sources again. A configuration that is wrong, or not read in time, changes
+    /// nothing.
     pub(crate) async fn run(&mut self, node: &Node) {
         node.read_certificates().await;
         let sources = self.sources.clone();
@@ -68,8 +69,8 @@ impl Reload {
             }
         };
         let (live, rest) = self.loaded.changes(&newer);
-        // What needs a restart stays, and is told again at the next reload, so that nobody forgets
-        // it.
+        // Keys that need a restart keep their values. They are logged again at the next reload, so
+        // that nobody forgets them.
         self.loaded.take_live(&newer);
         let config = &self.loaded.config;
         self.log.follow(&config.log);

@@ -1,9 +1,9 @@
-//! Request ids and spans: an error shows the id of its request, and the log, the audit log and traces have
-//! it beside what they tell, so that a person who was told of an error finds what became of the request.
+//! Request ids and spans. An error shows the id of its request, and the log, the audit log and
+//! traces record it, so that a person who got an error can find out what became of the request.
 //!
-//! A client, or a proxy in front, may send an id in [`HEADER`]; else the server draws one. It is for
-//! people, and nothing is decided by it. Requests that are answered at once have no span: it would cost
-//! more than the answer.
+//! A client, or a proxy in front, may send an id in [`HEADER`]; else the server draws a random one.
+//! The id is for people: the server decides nothing by it. A request that is answered at once has
+//! no span, which would cost more than the answer.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,19 +18,19 @@ use tracing::{Instrument as _, Span};
 use crate::log::traces;
 use crate::refusal::Face;
 
-/// Where a client sends its id of a request, and where an error has it.
+/// The header in which a client may send a request id, and in which an error returns it.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest that is taken from a client: a UUID has 36 characters.
+/// The longest request id that is accepted from a client, in bytes; a UUID has 36.
 const LONGEST: usize = 64;
-/// How much of a path a span has.
+/// The longest path that a span records, in bytes; a longer one is cut.
 const LONGEST_PATH: usize = 256;
 
 /// The id of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestId {
     text: IdText,
-    /// What the client says that its trace is.
+    /// The client's header that names its trace, if traces are exported.
     #[cfg(feature = "otlp")]
     parent: Option<HeaderValue>,
 }
@@ -44,7 +44,7 @@ enum IdText {
 }
 
 impl RequestId {
-    /// The client's id where it sent one that can stand in a log as it is, else a new one.
+    /// The id that the client sent, if it can be logged unchanged; else a new one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let text = match headers.get(HEADER).filter(|given| is_plain(given.as_bytes())) {
             Some(given) => IdText::Given(given.clone()),
@@ -57,7 +57,7 @@ impl RequestId {
         }
     }
 
-    /// As a header has it.
+    /// The id as the value of a header.
     pub(crate) fn value(&self) -> HeaderValue {
         match &self.text {
             IdText::Given(given) => given.clone(),
@@ -88,7 +88,7 @@ pub(crate) fn span(face: Face, id: &RequestId, method: &Method, uri: &Uri) -> Sp
     span
 }
 
-/// Runs `answer`; from where it first waits, in the span that `span` makes.
+/// Runs `answer`. If it has to wait, the rest of it runs in the span that `span` makes.
 pub(crate) async fn in_span_once_it_waits<T>(
     answer: impl Future<Output = T>,
     span: impl FnOnce() -> Span,
@@ -100,7 +100,7 @@ pub(crate) async fn in_span_once_it_waits<T>(
     }
 }
 
-/// Whether it is short, and of characters that mean nothing in any log.
+/// Whether an id is short enough, and has only characters without a special meaning in logs.
 fn is_plain(given: &[u8]) -> bool {
     let is_fine = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
     (1..=LONGEST).contains(&given.len()) && given.iter().all(is_fine)

@@ -1,7 +1,8 @@
 //! The verb `schema`: the tables of the configured segment stores and worker registry.
 //!
-//! Printed by default, so that a database administrator can look at them, change storage options,
-//! and run them with the rights that the server does not need. `--apply` runs them as they are.
+//! By default the statements that create them are printed, so that a database administrator can
+//! review them, change storage options, and run them with rights that the server does not need.
+//! `--apply` runs them unchanged.
 
 use std::io::Write;
 

@@ -1,8 +1,8 @@
-//! A server as a whole: what it is made of, and how it starts, goes on and stops.
+//! A server as a whole: its parts, and how it starts, runs and stops.
 //!
-//! Start: lock the state file, serve, and claim the worker id last. Stop: not ready, go on for a
-//! while, stop accepting, finish what is under way, give the worker id back, then the ids. It knows
-//! nothing of signals, of supervisors and of where a log goes: that is the program's.
+//! Start: lock the state file, serve, and claim the worker id last. Stop: report *not ready*, serve
+//! on for a while, stop accepting, finish what is under way, give back the worker id, then the
+//! unused ids. Signals, supervisors and the destination of the log are left to the program.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -30,28 +30,28 @@ use crate::serve::{DataPlane, Door, Listener, Protocol};
 const CLAIM_RETRY: Duration = Duration::from_secs(1);
 /// The pause before a claim that was refused is tried again: the cause may last.
 const REFUSED_RETRY: Duration = Duration::from_secs(10);
-/// Connections that wait to be accepted; the system may allow fewer.
+/// The most connections that may wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 4096;
 /// How long answers announce the end before silent connections are closed.
 const ANNOUNCE: Duration = Duration::from_millis(500);
-/// Time that the ops listener leaves to requests that probes have just sent.
+/// Grace of the ops listener for probes that are already under way.
 const PROBES: Duration = Duration::from_millis(100);
 /// The least time for giving back worker id and unused ids, however short `stop_grace` is.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
-/// How soon another text for the same state and codes is logged.
+/// How soon a changed text is logged while the state and the codes of the health are the same.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// How often the health and the data directory are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often stores are asked whether they may lose what they acknowledge: not in step with the refresh of
-/// tags, so that an idle node needs no second connection for it.
+/// How often stores are asked whether they may lose what they have acknowledged. Out of step with
+/// the refresh of tags, so that an idle node needs no second connection for it.
 const LOSSES_EVERY: Duration = Duration::from_secs(29);
 /// How often the rules of traffic are read: a cut is in force everywhere within 5 s.
 const TRAFFIC_EVERY: Duration = Duration::from_secs(4);
-/// How soon they are read again where the store did not answer.
+/// The pause before the rules of traffic are read again if the store did not answer.
 const TRAFFIC_AGAIN: Duration = Duration::from_millis(200);
 /// How often the clocks of other nodes are read.
 const PEERS_EVERY: Duration = Duration::from_secs(60);
-/// How often the files of certificates are looked at.
+/// How often the files of certificates and of tokens are read again.
 const FILES_EVERY: Duration = Duration::from_secs(30);
 
 /// The sockets that a server accepts connections from.
@@ -68,12 +68,12 @@ pub struct Listeners {
     /// Ids over gRPC.
     #[cfg(feature = "grpc")]
     pub grpc: Option<TcpListener>,
-    /// Health and administration. Without `ops.token` administration is refused unless this socket
-    /// is bound to a loopback address.
+    /// Health and administration. Without `ops.token` and `tokens_file` administration is refused
+    /// unless this socket is bound to a loopback address.
     pub ops: TcpListener,
 }
 
-/// Where a server can be asked.
+/// The addresses of the listeners of a server.
 pub(crate) struct Addresses {
     pub(crate) http: SocketAddr,
     pub(crate) redis: Option<SocketAddr>,
@@ -85,8 +85,8 @@ impl Listeners {
     /// Binds `http.listen`, `redis.listen`, `grpc.listen` and `ops.listen`. Call it in a tokio
     /// runtime.
     ///
-    /// Where the Redis protocol has its default address and another program listens there, it is
-    /// left out with a warning in the log.
+    /// If `redis.listen` has its default and another program listens at that address, ids over the
+    /// Redis protocol are left out, with a warning in the log.
     ///
     /// # Errors
     /// An address cannot be bound; the text names the key. Or `grpc.listen` is set, and this build
@@ -105,7 +105,7 @@ impl Listeners {
         })
     }
 
-    /// The addresses that they are bound to.
+    /// The addresses that the listeners are bound to.
     pub(crate) fn addresses(&self) -> Result<Addresses> {
         Ok(Addresses {
             http: self.http.local_addr()?,
@@ -119,15 +119,16 @@ impl Listeners {
     }
 }
 
-/// Serves ids until `shutdown` is there, then stops in order: connections finish what is under way,
-/// the worker id and unused ids are given back, within
-/// [`stop_grace`](leaf_node::config::Config::stop_grace). Dropped before its end, it closes all connections at once and gives nothing
-/// back. `shutdown` is asked once the server serves.
+/// Serves ids until `shutdown` completes, then stops in order, within
+/// [`stop_grace`](leaf_node::config::Config::stop_grace): connections finish what is under way,
+/// then the worker id and the unused ids are given back. If the future is dropped before its end,
+/// all connections close at once and nothing is given back. `shutdown` is first polled when the
+/// server already serves.
 ///
-/// The data plane gets threads of its own ([`threads`](leaf_node::config::Http::threads)); all else
-/// runs on the runtime that this is called on, which must be a multi-threaded one: otherwise the
-/// administration waits for whatever else runs there. It makes the data directory, raises the
-/// process's soft limit of open files, takes no signal and starts no log.
+/// The data plane gets threads of its own ([`threads`](leaf_node::config::Http::threads)).
+/// Everything else runs on the caller's runtime, which must be a multi-threaded one: otherwise the
+/// administration waits for whatever else runs there. `run` makes the data directory and raises the
+/// process's soft limit of open files. It handles no signal and starts no log.
 ///
 /// # Errors
 /// The server cannot start (the error holds a [`leaf_node::OpenError`] where stores, registry or
@@ -195,7 +196,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Opens stores and registry, and serves.
+    /// Opens the stores and the registry, and starts the listeners.
     ///
     /// # Errors
     /// It cannot start.
@@ -242,7 +243,9 @@ impl Server {
         })
     }
 
-    /// Claims the worker id, and logs the health whenever it changes; `told` hears of it, too.
+    /// Runs the background work of the server until an error ends it: claims the worker id, reads
+    /// rules, files and clocks at intervals, logs each change of the health and calls `told` with
+    /// it.
     ///
     /// # Errors
     /// Only when the server cannot go on, with the reason.
@@ -334,8 +337,9 @@ async fn drain<P: Protocol>(listener: Option<Listener<P>>, deadline: Instant) {
     }
 }
 
-/// Ends once the data directory was removed or replaced, with the reason: what this node writes
-/// there protects nobody any more. A supervisor starts it again.
+/// Returns, with the reason, once the data directory has been removed or replaced: then the files
+/// that this node writes there no longer protect its ids. The server ends, so that a supervisor
+/// starts it again.
 async fn data_dir_goes(directory: &Path) -> anyhow::Error {
     let mut before = None;
     loop {
@@ -356,13 +360,13 @@ async fn data_dir_goes(directory: &Path) -> anyhow::Error {
     }
 }
 
-/// To the millisecond.
+/// Rounds a duration down to the millisecond.
 fn rounded(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Logs the health when it changes, and passes it on. A reason that counts seconds changes all the
-/// time: it is logged now and then.
+/// Logs the health when it changes, and calls `told` with it. If only texts change, such as a count
+/// of seconds, it does so every [`TELL_AGAIN`] at most.
 fn log_health(last: &mut Option<(Health, Instant)>, health: Health, told: fn(&Health)) {
     if let Some((before, at)) = last {
         let codes = |health: &Health| -> Vec<HealthCode> {
@@ -384,15 +388,16 @@ fn log_health(last: &mut Option<(Health, Instant)>, health: Health, told: fn(&He
     *last = Some((health, Instant::now()));
 }
 
-/// Whether nothing is wrong: it is meant to be so for a while.
+/// Whether this reason is planned (start, stop, drain) rather than a fault.
 fn is_planned(reason: &HealthReason) -> bool {
     matches!(reason.code, HealthCode::Starting | HealthCode::Stopping | HealthCode::Drained)
 }
 
-/// Claims the worker id; asks again while it is refused, since a registry comes back, an operator
-/// frees a worker id and a clock is set. Ids of segments flow meanwhile.
+/// Claims the worker id. Tries again while the claim is refused: the registry may come back, an
+/// operator may free a worker id or set the clock. Segment ids are issued meanwhile.
 ///
-/// Ends with the claim, or with what only another start can cure: the state file, or a setting.
+/// Returns after the claim, or with an error that only a restart can cure, such as one of the state
+/// file or of a setting.
 async fn claim(node: &Node) -> Result<()> {
     let Some(snowflake) = node.ids.snowflake() else { return Ok(()) };
     loop {
@@ -420,7 +425,7 @@ async fn claim(node: &Node) -> Result<()> {
     }
 }
 
-/// Binds a listener; `key` is the configuration's, for the error.
+/// Binds a listener. `key` is the configuration key of the address, for the error.
 fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
     let bound = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -434,8 +439,9 @@ fn bind(address: SocketAddr, key: &str) -> Result<TcpListener> {
     })
 }
 
-/// Where it listens by default another server of this machine may: ids over HTTP are worth a start
-/// without.
+/// Binds the listener for the Redis protocol. If its address is the default and another program
+/// listens there, returns `None` with a warning: the server starts without it, to serve at least
+/// ids over HTTP.
 fn bind_redis(config: &Config) -> Result<Option<TcpListener>> {
     let Some(address) = config.redis.listen else { return Ok(None) };
     match bind(address, "redis.listen") {
@@ -449,7 +455,7 @@ fn bind_redis(config: &Config) -> Result<Option<TcpListener>> {
     }
 }
 
-/// Whether another process listens there.
+/// Whether an error says that another process listens at the address.
 fn is_taken(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<std::io::Error>();
     error.is_some_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)

@@ -1,5 +1,5 @@
-//! The verb `config`: the configuration that counts, in the form of a `leaf.toml`, and where each
-//! value comes from.
+//! The verb `config`: the configuration in force, in the form of a `leaf.toml`, and the origin of
+//! each value.
 
 use std::io::Write;
 
@@ -32,7 +32,7 @@ pub(crate) fn run(loaded: &Loaded) -> Result<()> {
     Ok(())
 }
 
-/// A value as TOML writes it; what has no value is left out.
+/// Writes a value as TOML, without fields that are `null`.
 fn toml(value: &Value) -> String {
     match value {
         Value::Array(values) => {

@@ -1,5 +1,5 @@
-//! What the program that started this one wants to hear: signals come in, systemd's notifications
-//! go out. As process 1 of a container it also takes in the orphans' ends.
+//! Communicates with the supervisor of this program (systemd, say): receives signals, and sends
+//! notifications to systemd. As process 1 of a container it also reaps orphaned processes.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use rustix::process::{WaitOptions, getpid, wait};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What an operator wants.
+/// What a signal orders the program to do.
 ///
-/// `Stop` is asked for by the signal that it names, `Reload` by SIGHUP.
+/// `Stop` holds the name of its signal; `Reload` comes from SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Stop(&'static str),
@@ -19,52 +19,64 @@ pub(crate) enum Order {
 
 /// SIGTERM, SIGQUIT and Ctrl-C stop, SIGHUP reloads.
 pub(crate) struct Orders {
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
+    stops: Stops,
     hang_up: Signal,
 }
 
+struct Stops {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+}
+
 impl Orders {
-    /// Takes the signals over. From now on they no longer end the process by themselves.
+    /// Installs handlers for the signals, which from now on no longer end the process by default.
+    /// As process 1, also begins to reap orphaned processes.
     pub(crate) fn listen() -> Result<Self> {
         if getpid().is_init() {
             reap()?;
         }
-        // Other programs log more, or open their log anew. Here they mean nothing, and must not end
-        // the process.
+        // On SIGUSR1 and SIGUSR2 other programs log more, or reopen their log. Here these signals
+        // mean nothing, and must not end the process.
         for ignored in [SignalKind::user_defined1(), SignalKind::user_defined2()] {
             drop(signal(ignored)?);
         }
-        Ok(Self {
+        let stops = Stops {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
+        };
+        Ok(Self { stops, hang_up: signal(SignalKind::hangup())? })
     }
 
-    /// The next order of any kind.
+    /// Waits for the next order of any kind.
     pub(crate) async fn next(&mut self) -> Order {
         tokio::select! {
-            _ = self.terminate.recv() => Order::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Order::Stop("SIGINT"),
-            _ = self.quit.recv() => Order::Stop("SIGQUIT"),
+            signal = self.stops.next() => Order::Stop(signal),
             _ = self.hang_up.recv() => Order::Reload,
         }
     }
 
-    /// The next order to stop: the name of its signal.
+    /// Waits for the next order to stop, and returns the name of its signal. A SIGHUP that arrives
+    /// meanwhile is kept for [`Self::next`]: the reload under way may have read the files before
+    /// they changed.
     pub(crate) async fn stop(&mut self) -> &'static str {
-        loop {
-            if let Order::Stop(signal) = self.next().await {
-                return signal;
-            }
+        self.stops.next().await
+    }
+}
+
+impl Stops {
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.quit.recv() => "SIGQUIT",
         }
     }
 }
 
-/// Processes whose parents have died are handed to process 1, which must ask for their ends.
+/// Starts a task that reaps processes. Process 1 becomes the parent of all processes whose parents
+/// have died, and must wait for their ends.
 fn reap() -> Result<()> {
     let mut children = signal(SignalKind::child())?;
     tokio::spawn(async move {
@@ -75,40 +87,59 @@ fn reap() -> Result<()> {
     Ok(())
 }
 
-/// Tells systemd, where it wants to hear. A notification that cannot be sent is nobody's problem
-/// here.
+/// Sends notifications to systemd, if it wants them. Ignores a failure, which does not concern the
+/// server.
 fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
 
-/// The listeners are bound, or a reload has ended.
+/// Notifies systemd that the listeners are bound, or that a reload has ended.
 pub(crate) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The stop has begun.
+/// Notifies systemd that the stop has begun.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("stopping")]);
 }
 
-/// A reload has begun. systemd wants the time with it, to tell this reload's end from an earlier
-/// one's.
+/// Notifies systemd that a reload has begun, and when: systemd needs the time to tell the end of
+/// this reload from the end of an earlier one.
 pub(crate) fn reloading() {
     let states = NotifyState::monotonic_usec_now();
     tell(&states.map_or(vec![NotifyState::Reloading], |now| vec![NotifyState::Reloading, now]));
 }
 
-/// One line for `systemctl status`.
+/// Sets the line that `systemctl status` shows.
 pub(crate) fn status(text: &str) {
     tell(&[NotifyState::Status(text)]);
 }
 
-/// A sign of life for systemd's watchdog.
+/// Sends systemd's watchdog a sign of life.
 pub(crate) fn alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// How long systemd waits for a sign of life, if it does.
+/// How long systemd waits for a sign of life; `None` if it does not watch this process.
 pub(crate) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Signal, kill_process};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reload_that_is_asked_for_during_another_is_not_lost() {
+        let mut orders = Orders::listen().unwrap();
+        kill_process(getpid(), Signal::HUP).unwrap();
+
+        // What waits for a stop while a reload runs.
+        assert!(timeout(Duration::from_millis(300), orders.stop()).await.is_err());
+
+        assert_eq!(timeout(Duration::from_secs(10), orders.next()).await, Ok(Order::Reload));
+    }
 }

@@ -1,7 +1,7 @@
-//! How many ids tags and callers get, by the rules of traffic.
+//! Limits how many ids tags and callers get, by the rules of traffic.
 //!
-//! Where there are no rules a request looks at one flag and no more. A rule counts on each node for
-//! itself, from the moment that the node has read it.
+//! Without rules a request looks at one flag and no more. Each node applies a rule and counts for
+//! it on its own, from the moment that it has read the rule.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -18,29 +18,29 @@ use crate::refusal::Reason;
 
 /// The rules that are in force.
 pub(crate) struct Traffic {
-    /// Whether the store could be asked for them since the start. Before, no ids of tags are given: they
-    /// may be cut.
+    /// Whether the rules were read from the store since the start, or the store cannot show any.
+    /// Until then no ids of tags are issued: the tags may be cut.
     known: AtomicBool,
-    /// Whether there are any, or they are not known.
+    /// Whether there are rules, or they are not known yet.
     some: AtomicBool,
     /// Wakes those that wait until the rules are known.
     told: Notify,
     table: ArcSwap<Table>,
-    /// What was said last of rules that cannot be followed.
+    /// The error of the last reading, if the stored text is not valid rules.
     trouble: Mutex<Option<RulesError>>,
 }
 
-/// A rule by what it is about.
+/// The rules in force, with a valve for each, found by its subject.
 #[derive(Default)]
 struct Table {
     rules: Rules,
     tags: HashMap<String, Arc<Valve>>,
-    /// By the beginning of tags.
+    /// With the prefix of the tags; the longest prefix first.
     prefixes: Vec<(String, Arc<Valve>)>,
     clients: HashMap<String, Arc<Valve>>,
 }
 
-/// What ids of one subject pass.
+/// Lets the ids of one subject pass, as many as its rule allows.
 struct Valve {
     subject: Subject,
     /// `None`: nothing passes.
@@ -62,16 +62,16 @@ impl Valve {
 /// Why a caller gets no ids now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Barred {
-    /// An operator has cut it.
+    /// An operator has cut the tag or the caller.
     #[error("{0} is cut by an operator (`leaf traffic`)")]
     Cut(Subject),
-    /// It has had as many as it may.
+    /// The tag or the caller has reached its limit of ids a second.
     #[error("{subject} gets {rate} ids a second of this node: try again in a second")]
     TooFast { subject: Subject, rate: NonZeroU32 },
-    /// The store was not asked for the rules yet.
+    /// The rules were not read from the store yet.
     #[error("which tags are cut is not known yet: the store does not answer")]
     Unknown,
-    /// More at once than in a second.
+    /// The request asks for more ids at once than the tag or the caller gets in a second.
     #[error("{subject} gets {rate} ids a second of this node: ask for so many at most")]
     TooMany { subject: Subject, rate: NonZeroU32 },
 }
@@ -96,8 +96,8 @@ impl Table {
         self.tags.get(tag).into_iter().chain(prefixes)
     }
 
-    /// Each rule about this caller and tag; the narrowest first, so that what it refuses does not count for
-    /// the others.
+    /// Each rule about this caller and tag, the narrowest first: ids that a narrow rule refuses do
+    /// not count for the wider ones.
     fn about(&self, client: &str, tag: Option<&str>) -> impl Iterator<Item = &Arc<Valve>> {
         let of_tag = tag.into_iter().flat_map(|tag| self.of_tag(tag));
         of_tag.chain(self.clients.get(client))
@@ -105,7 +105,7 @@ impl Table {
 }
 
 impl Traffic {
-    /// No rules are known yet, if there is a store that may have some.
+    /// Begins without rules. If there is a store that may have some, they are not known yet.
     pub(crate) fn new(has_store: bool) -> Self {
         Self {
             known: AtomicBool::new(!has_store),
@@ -116,12 +116,12 @@ impl Traffic {
         }
     }
 
-    /// Whether the store could be asked since the start.
+    /// Whether the rules were read since the start, or the store cannot show any.
     pub(crate) fn is_known(&self) -> bool {
         self.known.load(Ordering::Acquire)
     }
 
-    /// Waits until it could, or so long.
+    /// Waits until the rules are known, for at most `at_most`.
     pub(crate) async fn wait_until_known(&self, at_most: Duration) {
         let known = async {
             loop {
@@ -139,7 +139,8 @@ impl Traffic {
         let _ = tokio::time::timeout(at_most, known).await;
     }
 
-    /// Whether no rule is about this caller and tag; `None` stands for snowflake ids.
+    /// Whether no rule is about this caller and tag; `None` stands for snowflake ids. `false` for
+    /// every tag while the rules are not known.
     pub(crate) fn is_free(&self, client: &str, tag: Option<&str>) -> bool {
         if !self.some.load(Ordering::Relaxed) {
             return true;
@@ -153,10 +154,11 @@ impl Traffic {
         table.about(client, Some(tag)).map(|valve| valve.most()).min().unwrap_or(usize::MAX)
     }
 
-    /// Lets ids pass.
+    /// Counts `ids` for each rule about this caller and tag. With 0 ids this only checks that
+    /// neither is cut.
     ///
     /// # Errors
-    /// A rule does not.
+    /// A rule does not let the ids pass, or the rules are not known yet.
     pub(crate) fn pass(&self, client: &str, tag: Option<&str>, ids: usize) -> Result<(), Barred> {
         if !self.some.load(Ordering::Relaxed) {
             return Ok(());
@@ -187,24 +189,26 @@ impl Traffic {
         self.table.load().of_tag(tag).map(|valve| valve.most()).min()
     }
 
-    /// How many there are.
+    /// How many rules are in force.
     pub(crate) fn rules(&self) -> usize {
         self.table.load().rules.rates.len()
     }
 
-    /// Whether the rules that stand in the store are in force.
+    /// Whether the rules in the store are in force, as far as they were read.
     pub(crate) fn last_read_successful(&self) -> bool {
         self.trouble.lock().expect("no holder of this lock panics").is_none()
     }
 
-    /// The store cannot have rules, or does not show them.
+    /// Goes on without rules, unless they are known already: the store cannot have any, or does not
+    /// show them.
     pub(crate) fn has_none(&self) {
         if !self.is_known() {
             self.follow(None);
         }
     }
 
-    /// Takes over the rules of a text. Those that have not changed go on counting.
+    /// Puts the rules of a stored text in force; `None` stands for no rules. Rules that have not
+    /// changed go on counting. After a text that is not valid, the rules before it stay in force.
     pub(crate) fn follow(&self, text: Option<&str>) {
         let mut trouble = self.trouble.lock().expect("no holder of this lock panics");
         let rules = match Rules::decode(text.unwrap_or_default()) {

@@ -336,7 +336,7 @@ impl Drop for StopsWhenDropped<'_> {
     }
 }
 
-/// A reload ends what it takes back on connections that stand, and nobody else notices.
+/// A reload ends access that it revokes, also on open connections, and no other caller notices.
 #[test]
 fn a_reload_ends_what_it_revokes_and_nothing_else() {
     let (kept, kept_line) = token("kept", "ids");
@@ -398,7 +398,8 @@ fn a_reload_ends_what_it_revokes_and_nothing_else() {
     assert!(asked.load(Ordering::Relaxed) > 100);
 }
 
-/// A file that cannot be used changes nothing, and is told; one that was corrected counts by itself.
+/// A tokens file with an error changes nothing, and the error is reported. A corrected file takes
+/// effect without a signal.
 #[test]
 fn a_broken_file_changes_nothing_and_its_correction_needs_no_signal() {
     let (admin, admin_line) = token("admin", "admin ids");
@@ -437,8 +438,8 @@ fn who_shows_nothing_has_what_the_file_says() {
     let (http, ops) = (guarded.server.ids(), guarded.server.ops());
     let path = format!("/api/segment/get/{TAG}");
     assert_eq!(ask(http, None, "GET", &path, "").status, 200);
-    // What is meant for somebody else, such as a proxy in front, does not matter; nor a token that is
-    // not known, for what everybody may do.
+    // A header for somebody else, such as a proxy in front, does not matter. Nor does an unknown
+    // token, in a request that everybody may make.
     let mut client = HttpClient::connect(http).unwrap();
     for shown in ["Basic dXNlcjpwYXNz", "Bearer of-somebody-else", "Bearer", ""] {
         let headers = format!("Host: a\r\nAuthorization: {shown}\r\n");
@@ -467,7 +468,7 @@ fn who_shows_nothing_has_what_the_file_says() {
     assert!(guarded.server.output().contains("nobody administers this node"));
 }
 
-/// The two secrets of the configuration stay what they were beside the file.
+/// `redis.password` and `ops.token` of the configuration still work beside a tokens file.
 #[test]
 fn the_password_and_the_token_of_the_configuration_have_names() {
     let (_, line) = token("app", "ids:other");
@@ -532,8 +533,8 @@ fn status_over_tls(
     over_tls(certificates, own, address, &request)
 }
 
-/// The status of the answer to a request, whose head's last line is not sent yet, by a client that shows a
-/// certificate.
+/// Sends a request from a client with a certificate, and returns the status of the answer. `request` is a head without
+/// its end, which is added here.
 fn over_tls(
     certificates: &Certificates,
     own: &(PathBuf, PathBuf),
@@ -564,7 +565,8 @@ fn over_tls(
     String::from_utf8(answer).unwrap()[9..12].parse().unwrap()
 }
 
-/// A browser shows its user's certificate whatever page asks: a page of another host changes nothing.
+/// A browser sends its user's certificate with the requests of any page: a page of another host
+/// must change nothing.
 #[test]
 fn a_page_of_another_host_cannot_use_an_operators_certificate() {
     let certificates = Certificates::make();
@@ -589,7 +591,7 @@ fn a_page_of_another_host_cannot_use_an_operators_certificate() {
     assert_eq!(post("Host: ops.corp:8081\r\nOrigin: null\r\n"), 403);
 }
 
-/// A role that is taken back while a request arrives does not count for it.
+/// A request that is still arriving when its caller's role is revoked is refused.
 #[test]
 fn a_slow_request_does_not_outlive_its_role() {
     let (alice, line) = token("alice", "admin");
@@ -666,7 +668,7 @@ fn a_line_that_cannot_be_written_is_in_the_log() {
     });
 }
 
-/// A start with a file that cannot be used ends, with the line and its reason.
+/// A server whose tokens file has an error does not start, and names the line and the reason.
 #[test]
 fn a_server_does_not_start_with_a_broken_file() {
     let directory = tempfile::tempdir().unwrap();

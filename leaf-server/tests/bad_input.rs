@@ -240,7 +240,8 @@ fn a_snowflake_setting_that_cannot_work_is_refused_by_value_and_limit() {
     }
 }
 
-/// Before NTP has set the clock, and after the timestamps of the layout are used up.
+/// The clock is too early, as before NTP has set it, or later than the last timestamp of the
+/// layout.
 #[test]
 fn ids_of_tags_flow_while_the_clock_allows_no_snowflake_id() {
     for (offset, why) in
@@ -259,7 +260,7 @@ fn ids_of_tags_flow_while_the_clock_allows_no_snowflake_id() {
     }
 }
 
-/// The layout is written down with the worker id: another one would repeat ids.
+/// The layout is recorded with the worker id, because ids of another layout could repeat.
 #[test]
 fn another_layout_over_a_used_worker_id_is_refused_with_the_way_out() {
     let (directory, server) = running();
@@ -323,7 +324,7 @@ fn a_server_whose_output_cannot_be_written_serves_all_the_same() {
     assert_eq!(process.wait(Duration::from_secs(20)).code(), Some(0));
 }
 
-/// A misspelt zone of the host is told; without it times in answers would be UTC's without a word.
+/// An unknown time zone in `TZ` is an error; otherwise times in answers would silently be UTC.
 #[test]
 fn an_unknown_time_zone_of_the_host_is_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -337,7 +338,8 @@ fn an_unknown_time_zone_of_the_host_is_refused() {
     drop(LeafServer::start(SERVER, directory.path(), &[], &known));
 }
 
-/// Without its data directory a node is not protected by what it wrote down: it ends, and says why.
+/// Without its data directory a node has lost the records that protect it, so it ends and names the
+/// reason.
 #[test]
 fn a_data_directory_that_goes_ends_the_server() {
     for (replaced, told) in [(false, "is gone"), (true, "was replaced")] {

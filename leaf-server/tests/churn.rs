@@ -1,10 +1,10 @@
-//! Names that come and go: thousands of tags that are made, used and deleted, over connections of
-//! every protocol, with reloads in between. What is gone leaves nothing behind.
+//! Short-lived tags: thousands of tags are made, used and deleted, over connections of every
+//! protocol, with reloads in between. Deleted tags must leave nothing behind.
 //!
-//! Half a minute by default; with `scripts/test --full` 20 minutes and 10,000 names. Of those 20 minutes the last 18
-//! add 3.9 MiB, 450 bytes a name. What stays for a name is its mark, some 70 bytes (as heaptrack counts); SQLite's page
-//! cache grows by 1.3 MiB and ends at 2; the rest is what the allocator keeps (jemalloc in its place: 2.8 MiB in all,
-//! glibc with two arenas 3.0).
+//! Half a minute by default; 20 minutes and 10,000 names with `scripts/test --full`. In the last 18 minutes
+//! memory grows by 3.9 MiB, 450 bytes a name. Each name keeps its mark, about 70 bytes (as heaptrack counts); SQLite's
+//! page cache grows by 1.3 MiB and ends at 2; the allocator keeps the rest (with jemalloc 2.8 MiB in all, with glibc
+//! and two arenas 3.0 MiB).
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 #![allow(clippy::disallowed_methods, reason = "a plain thread, which lets other processes run")]
 
@@ -16,7 +16,7 @@ use leaf_testkit::{HttpClient, LeafServer, RedisClient, http2_frame};
 use tokio::time::Instant;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
-/// How much the memory may grow for each name, in bytes: a version before kept 5,600.
+/// How much the memory may grow for each name, in bytes; an earlier version grew by 5,600.
 const GROWTH: u64 = 2048;
 
 #[test]

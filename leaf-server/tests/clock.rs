@@ -12,10 +12,10 @@ const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SNOWFLAKE: &str = "/api/snowflake/get/x";
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
 
-/// Longer than the pause between two looks at the wall clock.
+/// Requests for longer than the interval at which the server reads the wall clock.
 const NOTICED: usize = 30;
 
-/// How long a client may be without an id where nothing is noticed: these machines are shared.
+/// How long a client may be without an id when it must notice nothing: these machines are shared.
 const MOMENT: Duration = Duration::from_secs(1);
 
 fn full() -> bool {
@@ -49,8 +49,8 @@ impl Setting {
         LeafServer::start(SERVER, self.directory.path(), &[], &self.clock.environment())
     }
 
-    /// Starts a server that must refuse snowflake ids, since they would be of issued time, and
-    /// serve those of tags.
+    /// Starts a server that must refuse snowflake ids, since their timestamps were used before, but
+    /// must serve ids of tags.
     fn refused_start(&self) -> LeafServer {
         let environment = self.clock.environment();
         let server = LeafServer::launch(SERVER, self.directory.path(), &[], &environment);
@@ -205,8 +205,9 @@ fn at_a_tolerance_of_5_ms_6_ms_stop_the_ids_and_5_do_not() {
     }
 }
 
-/// W-09: kill -9 at random instants, the clock set back by up to an hour before the next start:
-/// within the tolerance it starts at once, a little beyond it waits, far beyond it refuses.
+/// W-09: kill -9 at random instants, with the clock set back by up to an hour before the next
+/// start. Within the tolerance the server starts at once; a little beyond it waits, and far beyond
+/// it refuses ids.
 #[test]
 fn kills_at_random_instants_with_the_clock_set_back_repeat_nothing() {
     let given = std::env::var("LEAF_SEED").ok().and_then(|seed| seed.parse().ok());

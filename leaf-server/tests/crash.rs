@@ -75,8 +75,8 @@ fn a_killed_server_goes_on_at_once_and_repeats_nothing() {
     kill_under_load(full(20, 100), directory.path(), &[], || {});
 }
 
-/// kill -9 keeps what the kernel holds. A power loss keeps what was synced, and the clock may be
-/// behind after it.
+/// After kill -9 the kernel still has all writes. After a power loss only synced writes remain, and
+/// the clock may be behind.
 #[test]
 fn what_a_power_loss_takes_away_was_never_relied_on() {
     let directory = tempfile::tempdir().unwrap();

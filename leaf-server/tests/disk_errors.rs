@@ -1,6 +1,6 @@
-//! W-10: the disk fails while a real server writes its state file. Ids stop before what is not
-//! durable, the error says what failed, and nothing is repeated afterwards. strace plays the disk,
-//! also one that is only slow.
+//! W-10: the disk fails, or is slow, while a real server writes its state file. Ids stop at the
+//! last durable ceiling, the error says what failed, and nothing is repeated afterwards. strace
+//! simulates the disk.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::path::Path;
@@ -14,8 +14,8 @@ const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SNOWFLAKE: &str = "/api/snowflake/get/x";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A server whose system calls of this name on the state file are changed as strace's `inject`
-/// says.
+/// Starts a server under strace, which changes the system calls `call` on the state file as `how`
+/// says, in the syntax of strace's `inject`.
 fn injected(directory: &Path, call: &str, how: &str, env: &[&str]) -> LeafServer {
     let strace = require("strace", "strace").display().to_string();
     let state = directory.join("snowflake.state").display().to_string();
@@ -81,9 +81,8 @@ fn a_failing_disk_stops_the_ids_and_is_named() {
     }
 }
 
-/// Every sync takes longer than the interval of reports, after which a task that did not run counts
-/// as frozen: ids wait for the disk now and then, and for the registry's answer, but never for
-/// good.
+/// Every sync takes longer than the report interval, after which a task that did not run counts as
+/// frozen. Ids sometimes wait for the disk and for the registry's answer, but not for ever.
 #[test]
 fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     let directory = tempfile::tempdir().unwrap();
@@ -120,9 +119,9 @@ fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     ledger.expect_at_least(1000);
 }
 
-/// W-28: an operator releases the worker id of a node that lives and cannot write. Killed, and
-/// started without its registry, it must not go on with what its state file says: another node may
-/// have the worker id.
+/// W-28: an operator releases the worker id of a node that is alive but cannot write. The node is
+/// killed and started again without its registry. It must not continue from its state file, because
+/// another node may have the worker id.
 #[test]
 fn a_lost_worker_id_is_not_resumed_from_a_disk_that_refused_writes() {
     let home = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! The order of writes: what an answer relies on is on the disk before the answer leaves.
+//! The order of writes: data that an answer relies on is on the disk before the answer is sent.
 //!
-//! kill -9 keeps what the kernel holds, so no test that kills a process can see a missing fsync.
-//! This one reads the system calls: strace shows each write, each sync and each answer, in their
-//! order.
+//! After kill -9 the kernel still has all writes, so a test that kills a process cannot detect a
+//! missing fsync. This test reads the system calls: strace shows each write, sync and answer in
+//! their order.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashMap;

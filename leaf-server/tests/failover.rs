@@ -8,7 +8,7 @@ use leaf_testkit::{FaultProxy, HttpClient, LeafServer, Ledger, MariaDb, Postgres
 
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const SEGMENT: &str = "/api/segment/get/leaf-segment-test";
-/// What each tag jumps in the test of leases: as much as is lost there, and not more.
+/// The failover margin in the test of leases: exactly as many ids as the failover loses.
 const LEASED: i64 = 20_000;
 
 /// Takes ids until there have been this many; the database may be away meanwhile.
@@ -32,14 +32,14 @@ fn take(server: &LeafServer, count: usize) -> Vec<i64> {
 struct Outcome {
     /// All ids that they issued, before and after.
     ids: Vec<i64>,
-    /// The greatest one before.
+    /// The greatest id before the failover.
     last_before: i64,
     log: String,
 }
 
-/// The steps of the failure catalogue: semi-synchronous replication, the replica cut off until the
-/// primary goes on alone, more allocations, the primary killed, the replica promoted, the address
-/// pointed to it. The servers run on.
+/// The steps of the failure catalogue: with semi-synchronous replication, the replica is cut off
+/// until the primary goes on without it. After more allocations the primary is killed, the replica
+/// is promoted, and the address points to it. The servers keep running.
 fn fail_over(guard: bool) -> Outcome {
     let (primary, replica) = MariaDb::start_replicated();
     let name = primary.new_database();
@@ -62,8 +62,8 @@ fn fail_over(guard: bool) -> Outcome {
     idle.wait_ready();
     let mut ids = take(&busy, 1000);
     ids.extend(take(&idle, 50));
-    // The idle server fetches its next segment now. If the replica lacked that one, the regression
-    // guard would refuse what the replica offers.
+    // The idle server fetches its next segment now. If the replica lacked that segment, the
+    // regression guard would refuse the ranges that the replica grants.
     let max_id = |database: &MariaDb| {
         database.sql(&format!(
             "SELECT max_id FROM {name}.leaf_alloc WHERE biz_tag = 'leaf-segment-test'"
@@ -153,9 +153,9 @@ fn give_back(server: &LeafServer, ticket: &str, ids: &std::ops::Range<i64>) -> b
     answer.json()["returned"].as_bool().unwrap()
 }
 
-/// G-25: the replica that is promoted knows the first of two leases and lacks the second. The end
-/// of the first one, which is the last thing that the replica granted, does not go back to it: the
-/// jump would begin at a lower number then, and end before the end of the second lease.
+/// G-25: the promoted replica has the first of two leases and lacks the second. The unused end of
+/// the first lease, the last range that the replica has, is not accepted back: the jump would then
+/// begin lower, and end below the end of the second lease.
 #[test]
 fn nothing_goes_back_to_a_promoted_mariadb() {
     let (primary, replica) = MariaDb::start_replicated();
@@ -195,7 +195,7 @@ fn nothing_goes_back_to_a_promoted_postgres() {
 struct Pair<'a> {
     ports: [u16; 2],
     url: &'a dyn Fn(u16) -> String,
-    /// How far the replica knows the tag.
+    /// Reads the `max_id` that has reached the replica.
     replicated: &'a dyn Fn() -> String,
     stop_following: &'a dyn Fn(),
     fail_over: &'a dyn Fn(),
@@ -237,8 +237,8 @@ fn nothing_goes_back(pair: &Pair<'_>) {
     (pair.fail_over)();
     proxy.point_to(([127, 0, 0, 1], replica).into());
 
-    // A ticket is worth one call, which must not meet a connection that is broken: reading finds
-    // those out.
+    // A ticket is valid for one call, which must not meet a broken connection. Reading first
+    // replaces the broken connections.
     wait_until("the connections lead to the replica", Duration::from_secs(60), || {
         let read = |server: &LeafServer| {
             HttpClient::once(server.ops(), "GET", "/v1/tags/leaf-segment-test").status

@@ -1,5 +1,5 @@
-//! Families of tags over several servers: a member is made by its first use, once, whoever asks for
-//! it and whichever server is killed meanwhile.
+//! Families of tags over several servers: a member is made once, by its first use, whichever
+//! servers are asked for it and whichever are killed meanwhile.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -181,8 +181,8 @@ impl Client<'_> {
         number
     }
 
-    /// Takes numbers of one member: two that are asked for at once, which makes the member, and one
-    /// more, until all were answered.
+    /// Takes numbers of one member: two with simultaneous requests, which make the member, and then
+    /// one more. Returns how many numbers were taken.
     fn use_member(&mut self, n: usize, prefix: &str) -> u64 {
         let member = format!("invoice%2Fm{n}");
         let number = |text: &str| {

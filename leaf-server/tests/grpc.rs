@@ -1,4 +1,4 @@
-//! gRPC: clients made by grpcio-tools, what clients may do wrong, and the end.
+//! gRPC: clients made by grpcio-tools, mistakes of clients, and the stop of the server.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -71,7 +71,7 @@ fn a_client_in_python_gets_ids_of_its_own() {
     }
 }
 
-/// What is no gRPC is refused, and costs nobody else anything.
+/// Connections that do not speak gRPC are closed, and cost other clients nothing.
 #[test]
 fn other_protocols_and_silence_end() {
     let (_directory, mut server) = start();
@@ -112,7 +112,7 @@ fn call(number: u32, method: &str) -> Vec<u8> {
     http2_frame(1, 4, 2 * number + 1, &head)
 }
 
-/// Its message: ids of the tag that is there, a thousand at a time.
+/// The message of such a call: a request for a thousand ids of the existing tag.
 fn message() -> Vec<u8> {
     let tag = b"leaf-segment-test";
     let mut fields = vec![0x0a, u8::try_from(tag.len()).unwrap()];
@@ -138,8 +138,8 @@ fn raw(server: &LeafServer, window: u8, frames: &[Vec<u8>]) -> TcpStream {
     client
 }
 
-/// Large lists that nobody reads, though their windows are open: what they hold is bounded for each
-/// connection, and others are served.
+/// Nobody reads the large lists, although their windows are open. The memory of each connection is
+/// bounded, and other clients are served.
 #[test]
 fn lists_that_nobody_reads_cost_little() {
     let (_directory, server) = start();
@@ -159,7 +159,8 @@ fn lists_that_nobody_reads_cost_little() {
     assert!(grown < 52 * 1024, "{grown} KiB for {} connections", clients.len());
 }
 
-/// Streams that nobody reads: the ids are not made, and the client goes after a while.
+/// Nobody reads the streams: no further ids are made for them, and the client's connection is
+/// closed after a while.
 #[test]
 fn a_client_that_reads_no_stream_costs_little_and_is_closed() {
     let (_directory, server) = start();
@@ -169,8 +170,8 @@ fn a_client_that_reads_no_stream_costs_little_and_is_closed() {
         })
         .collect();
     let before = server.resident_kib();
-    // With windows of nothing; and of a little, so that the first messages are on their way and
-    // the streams wait for the next ones.
+    // Some windows are empty. Others have a little room, so that the first messages are on their
+    // way and the streams wait for the next ones.
     let clients: Vec<_> =
         (0..20).map(|number| raw(&server, (number % 2) * 255, &streams)).collect();
     // As long as one of them is there, others are served.
@@ -188,8 +189,8 @@ fn a_client_that_reads_no_stream_costs_little_and_is_closed() {
     });
 }
 
-/// Answers the pings of a server until that closes the connection: it is alive, and reads no
-/// stream.
+/// Answers a server's pings until the server closes the connection: the client is alive, but reads
+/// no stream.
 fn answers_pings(mut client: TcpStream) {
     client.set_read_timeout(Some(Duration::from_secs(150))).unwrap();
     let mut head = [0; 9];
@@ -205,7 +206,8 @@ fn answers_pings(mut client: TcpStream) {
     }
 }
 
-/// A message that trickles in is refused in time, and its client does not hold a stop.
+/// A message that arrives byte by byte is refused after a time limit, and does not delay a stop of
+/// the server.
 #[test]
 fn a_message_that_does_not_arrive_is_refused() {
     let (_directory, mut server) = start();
@@ -282,8 +284,8 @@ async fn connect(server: &LeafServer) -> hyper::client::conn::http2::SendRequest
     sender
 }
 
-/// A server that pauses makes many calls late at once: their clients give them up, and the
-/// connection's other calls get their answers.
+/// A server that pauses makes many calls late at once. Their clients cancel them, and the other
+/// calls of the connection still get their answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_given_up_take_no_other_with_them() {
     let (_directory, mut server) = start();
@@ -297,15 +299,16 @@ async fn calls_that_are_given_up_take_no_other_with_them() {
         hasty.spawn(tokio::time::timeout(Duration::from_millis(100), answer));
     }
     assert!(hasty.join_all().await.iter().all(Result::is_err), "it stands still");
-    // The server must find all calls and all their ends at once, also where the client's
-    // connection gets no processor for a while.
+    // The server must find all calls and cancellations together when it goes on, even if the
+    // client's connection gets no processor time for a while.
     tokio::time::sleep(Duration::from_secs(1)).await;
     server.process_mut().signal("CONT");
     let answer = tokio::time::timeout(Duration::from_secs(20), patient).await.unwrap().unwrap();
     assert_eq!(answer.unwrap().status(), 200);
 }
 
-/// What a page in a browser can send without being asked, and what is no gRPC, gets no ids.
+/// Requests that a page in a browser may send without permission, and requests that are not gRPC,
+/// get no ids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_requests_of_http2_are_refused() {
     let (_directory, server) = start();

@@ -1,7 +1,8 @@
 //! Floods over HTTP/2, each for a while, with a client beside that asks as it should.
 //!
-//! How quick that client is answered depends on the machine: it is printed, and docs/performance.md has
-//! figures. What must hold anywhere: it is answered, memory is bounded, and the server goes on.
+//! How quickly that client is answered depends on the machine: the time is printed, and
+//! docs/performance.md has figures. On every machine the client is answered, memory is bounded, and
+//! the server survives.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -35,7 +36,8 @@ const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// The fields of a request for an id, by HPACK (RFC 7541): two of the static table, two as they are.
+/// The header fields of a request for an id in HPACK (RFC 7541): two from the static table, two as
+/// literals.
 fn fields(method: u8) -> Vec<u8> {
     let literal =
         |name: u8, value: &str| [&[name, value.len() as u8][..], value.as_bytes()].concat();
@@ -45,7 +47,8 @@ fn fields(method: u8) -> Vec<u8> {
 const GET: u8 = 0x82;
 const POST: u8 = 0x83;
 
-/// A flood: the frames to send next, by their number; `None` where the connection has had its due.
+/// A flood: returns the frames to send next, by their number; `None` when the connection has sent
+/// enough.
 type Flood = fn(u32) -> Option<Vec<u8>>;
 
 const FLOODS: [(&str, Flood); 9] = [
@@ -93,7 +96,8 @@ const FLOODS: [(&str, Flood); 9] = [
     }),
 ];
 
-/// Floods a server over one connection after the other; how many bytes, and how many connections.
+/// Floods a server over one connection after the other; counts the bytes in `sent`, and returns the
+/// number of connections.
 fn flood(at: SocketAddr, flood: Flood, until: Instant, sent: &AtomicU64) -> u32 {
     let mut connections = 0;
     while Instant::now() < until && sent.load(Ordering::Relaxed) < MOST {

@@ -18,7 +18,7 @@ fn own_address() -> Option<String> {
     addresses.rev().find(fits).map(|ip| ip.to_string())
 }
 
-/// The file as it stands in the fork's repository, but for the places.
+/// The file as it is in the community fork's repository, with other addresses.
 fn properties(port: u16, schema: &str, zookeeper: &ZooKeeper, name: &str, mode: &str) -> String {
     let address = own_address().unwrap_or_else(|| "10.0.0.7".into());
     format!(

@@ -1,10 +1,10 @@
-//! S-14: clients that leave before their answer. No id that left the server for one of them is issued
-//! to anybody else, and strict order holds for those who stay.
+//! S-14: clients that leave before their answer arrives. No id that the server sent to such a
+//! client is issued again, and strict order holds for the clients that stay.
 //!
-//! Clients reach the server through a [`Tap`], which keeps every byte that had arrived when a client
-//! went, also what it had left unread, and counts the ids of an answer that was cut. What a client might have read is in the record by that.
-//! Over HTTP/1.1 the server finds out when it sends; over HTTP/2 a client says so, and the server
-//! gives up what it does for it.
+//! Clients reach the server through a [`Tap`]. It keeps every byte that the server had sent when a client left, even
+//! unread ones, and of an answer that was cut the ids that had arrived. So the record has all that a client might have
+//! read. Over HTTP/1.1 the server notices that a client left only when it sends; over HTTP/2 a client can
+//! cancel a request, and the server then stops working on it.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests may panic and sleep")]
 
 use std::collections::HashMap;
@@ -32,8 +32,8 @@ struct Sent {
     left: bool,
 }
 
-/// A proxy before a server that keeps what the server sends. A client that is gone is gone for the
-/// server, too: its connection is reset, with what came before it kept.
+/// A proxy in front of a server, which keeps what the server sends. When a client leaves, the proxy
+/// resets the connection to the server, and keeps what had been sent before.
 struct Tap {
     address: SocketAddr,
     connections: tokio::task::JoinHandle<()>,
@@ -110,7 +110,7 @@ async fn pass_on(mut client: TcpStream, mut server: TcpStream) -> Sent {
     sent
 }
 
-/// The ids of all answers, of a list that was cut those that are whole.
+/// The ids of all answers; of a list that was cut, only the complete ids.
 fn ids(sent: &[u8]) -> Vec<i64> {
     if sent.starts_with(b":") || sent.starts_with(b"-") {
         let text = String::from_utf8_lossy(sent);
@@ -139,7 +139,7 @@ fn ids(sent: &[u8]) -> Vec<i64> {
     ids
 }
 
-/// The bodies, and whether each is whole.
+/// The bodies of HTTP/1.1 answers, and whether each is complete.
 fn bodies_of_http1(sent: &[u8]) -> Vec<(String, bool)> {
     let text = String::from_utf8_lossy(sent);
     let body = |answer: &str| {
@@ -152,7 +152,7 @@ fn bodies_of_http1(sent: &[u8]) -> Vec<(String, bool)> {
     text.split("HTTP/1.1").filter_map(body).collect()
 }
 
-/// The bodies of the streams (RFC 9113, sections 4.1 and 6.1), and whether each is whole.
+/// The bodies of HTTP/2 streams (RFC 9113, sections 4.1 and 6.1), and whether each is complete.
 fn bodies_of_http2(mut sent: &[u8]) -> Vec<(String, bool)> {
     let mut streams = HashMap::<u32, (Vec<u8>, bool)>::new();
     while let Some((head, rest)) = sent.split_first_chunk::<9>() {
@@ -214,7 +214,7 @@ fn leave_again_and_again(tap: SocketAddr, redis: SocketAddr, paths: &[&str], cal
     }
 }
 
-/// Asks for all over one connection of HTTP/2, then gives up every second request, and then leaves.
+/// Sends all requests over one HTTP/2 connection, cancels every second one, and then leaves.
 fn give_up_streams(tap: SocketAddr, paths: &[&str], moment: impl Fn()) {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(http2_frame(4, 0, 0, &[]));

@@ -162,8 +162,8 @@ fn a_reload_takes_over_what_can_change_and_names_the_rest() {
     assert!(server.stop().success());
 }
 
-/// A request that waits for ids for a minute holds the stop up; the second signal does not wait for
-/// it.
+/// A request that waits up to a minute for ids delays the stop. The second signal ends the server
+/// without waiting for the request.
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ fn a_second_signal_ends_it_at_once() {
     assert!(server.output().contains("second signal: stopped at once"), "{}", server.output());
 }
 
-/// A database of its own with Leaf's tables, whose stock tag has this step.
+/// Starts a separate database with Leaf's tables, whose sample tag has this step.
 fn database_with_step(step: u32) -> (MariaDb, String) {
     let database = MariaDb::start();
     let name = database.new_database();
@@ -228,8 +228,8 @@ fn no_more_than_so_many_requests_wait_for_ids() {
     assert!(refused > 0 && waited >= 2, "{refused} refused, {waited} waited: {answers:?}");
 }
 
-/// S-03: for seconds three times as many requests as there can be ids. A few wait, the others are
-/// refused at once, and nothing else suffers.
+/// S-03: for some seconds there are three times as many requests as ids. A few requests wait, the
+/// others are refused at once, and nothing else suffers.
 #[test]
 fn three_times_the_load_is_refused_and_holds_nothing_up() {
     let directory = tempfile::tempdir().unwrap();
@@ -364,8 +364,9 @@ fn it_needs_no_rights() {
     assert!(server.stop().success());
 }
 
-/// A node that nobody asks for ids notices within 10 s that its store is away, and that it is back;
-/// its log has a line a minute of that, whatever the number of tags, and none of a normal start.
+/// A node without callers notices within 10 s that its store is away, and that the store is back.
+/// Its log has one line a minute about the outage, whatever the number of tags, and no warning
+/// after a normal start.
 #[test]
 fn an_idle_node_notices_an_outage_and_says_so_once() {
     let database = MariaDb::start();

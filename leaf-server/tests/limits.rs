@@ -103,7 +103,7 @@ fn an_answer_never_waits_for_what_comes_after_its_request() {
     assert_eq!(count(&format!("{get}{last}{get}"), "HTTP/1.1 200"), 2);
 }
 
-/// It has nothing more to say, and waits for its answers.
+/// A client that closed its sending half still expects the answers.
 #[test]
 fn a_client_that_closes_its_side_is_answered() {
     let directory = tempfile::tempdir().unwrap();
@@ -123,7 +123,8 @@ fn a_client_that_closes_its_side_is_answered() {
     }
 }
 
-/// More requests than are answered: those that are not must not cost the answers before them.
+/// More requests are sent than the server answers. The unanswered ones must not cost the answers
+/// before them.
 #[test]
 fn the_last_answers_arrive_also_where_more_was_asked() {
     let directory = tempfile::tempdir().unwrap();
@@ -253,8 +254,8 @@ fn slow_and_silent_clients_are_closed() {
     assert!(pooled.command(&["SNOWFLAKE"]).unwrap().id().is_some());
 }
 
-/// Connections that ask nothing, or something now and then, that send a body slowly, or stay after
-/// their answer, keep nobody from asking for health.
+/// Connections that send no request, or one now and then, or send a body slowly, or stay open after
+/// their answer, do not keep others from requesting health.
 #[test]
 fn health_is_answered_whoever_holds_connections_to_the_ops_listener() {
     let directory = tempfile::tempdir().unwrap();
@@ -346,7 +347,7 @@ fn reads_heads(client: &mut TcpStream, mut left: u32) {
     }
 }
 
-/// Answers that an HTTP/2 client does not take are not made.
+/// Answers for which an HTTP/2 client has no window are not produced.
 #[test]
 fn an_http2_client_without_a_window_costs_little() {
     let directory = tempfile::tempdir().unwrap();
@@ -360,8 +361,8 @@ fn an_http2_client_without_a_window_costs_little() {
     assert!(grown < 30 * 1024, "{grown} KiB for {} connections", clients.len());
 }
 
-/// It takes no answer, and asks for one more and gives it up all the time: the others are not taken
-/// all the same.
+/// The client takes no answers, but keeps sending one more request and cancelling it. It is closed
+/// all the same, because it takes none of the other answers.
 #[test]
 fn an_http2_client_that_takes_nothing_is_closed_whatever_it_asks_besides() {
     let directory = tempfile::tempdir().unwrap();
@@ -384,7 +385,7 @@ fn an_http2_client_that_takes_nothing_is_closed_whatever_it_asks_besides() {
     assert!(request > 105, "it had some time: {request}");
 }
 
-/// S-07: what a proxy in front may read as another request than we do.
+/// S-07: requests that a proxy in front may interpret differently from this server.
 #[test]
 fn requests_that_can_be_read_in_two_ways_are_refused() {
     let directory = tempfile::tempdir().unwrap();

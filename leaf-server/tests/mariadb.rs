@@ -57,7 +57,8 @@ async fn java_segment(pool: &sqlx::MySqlPool) -> std::ops::Range<i64> {
     max_id - i64::from(step)..max_id
 }
 
-/// G-04: a database that may lose at a crash what it acknowledges.
+/// G-04: a database that may lose acknowledged commits in a crash is reported until that is
+/// corrected.
 #[test]
 fn a_database_that_may_lose_what_it_acknowledges_is_told_until_it_does_not() {
     let database = MariaDb::start();
@@ -158,9 +159,9 @@ fn two_servers_and_a_java_node_on_one_row_never_share_an_id() {
     );
 }
 
-/// What the Java Leaf asks knows nothing of a tag that is not plain: it answers "no such key"
-/// instead of issuing ids that mean something else. A leaf-server before `leaf_sequence` asked the
-/// same table.
+/// The Java Leaf's table does not contain tags that are not plain. So the Java Leaf answers "no
+/// such key" instead of issuing ids that mean something else. An older leaf-server, without
+/// `leaf_sequence`, reads the same table.
 #[test]
 fn a_java_node_finds_no_tag_that_is_not_plain() {
     let database = MariaDb::shared();
@@ -281,7 +282,7 @@ fn a_missing_table_is_said_and_found_once_it_is_there() {
     assert!(!server.output().contains("leaf:leaf"), "no password in the log");
 }
 
-/// A Java Leaf's database, whose owner shall hear of the guard.
+/// In a Java Leaf's database the guard's table is missing: the log must say so.
 #[test]
 fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
     let database = MariaDb::shared();
@@ -299,8 +300,8 @@ fn without_the_guards_table_ids_are_served_and_the_log_says_so_once() {
     assert_eq!(log.matches("the failover guard is off").count(), 1, "{log}");
 }
 
-/// G-05, G-13: no clear answer, no id; then 503 within the deadline, and ids as soon as the line is
-/// back.
+/// G-05, G-13: without a clear answer no id is issued. Requests get 503 within the deadline, and
+/// ids again when the connection is back.
 #[test]
 fn a_line_that_breaks_costs_stock_and_nothing_else() {
     let database = MariaDb::shared();
@@ -387,8 +388,8 @@ fn a_database_that_crashes_under_load_costs_no_id_and_no_error() {
     client.join().unwrap();
 }
 
-/// G-09: the row's step is edited by hand while ids are taken: to less, to much more, to what is
-/// none and back.
+/// G-09: the row's step is edited by hand while ids are taken: to a smaller one, a much greater
+/// one, invalid ones, and back.
 #[test]
 fn a_step_that_is_edited_under_load_repeats_nothing() {
     let database = MariaDb::shared();
@@ -422,8 +423,8 @@ fn a_step_that_is_edited_under_load_repeats_nothing() {
     ledger.expect_at_least(1000);
 }
 
-/// What a node that has its tags and its worker id in one database asks of it while nobody asks for
-/// ids: a server may have a thousand of them, and 151 connections.
+/// The load of an idle node with its tags and worker id in one database. A database server may
+/// serve a thousand nodes, and has 151 connections by default, so this load must be small.
 #[test]
 fn an_idle_node_holds_two_connections_and_sends_less_than_a_statement_a_second() {
     let database = MariaDb::start();
@@ -475,7 +476,7 @@ fn an_idle_node_holds_two_connections_and_sends_less_than_a_statement_a_second()
 #[test]
 fn sixty_nodes_start_on_151_connections() {
     let database = MariaDb::start();
-    // Not one more for those who may use the one that is meant for root.
+    // The connection that is reserved for root must not help.
     let limit =
         "SET GLOBAL max_connections = 151; REVOKE CONNECTION ADMIN ON *.* FROM leaf@'127.0.0.1'";
     database.sql(limit);
@@ -508,8 +509,8 @@ fn sixty_nodes_start_on_151_connections() {
     assert_eq!(workers.len(), 60, "every node has a worker id of its own");
 }
 
-/// A server whose connections are all taken is a cause of its own; ids in memory flow on, and the
-/// node is in order again once there is a connection.
+/// A database server without a free connection is reported as the cause. Ids in memory still flow,
+/// and the node recovers once there is a connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_a_free_connection_is_told_and_outlived() {
     let database = MariaDb::start();

@@ -223,8 +223,8 @@ fn document(name: &str) -> (PathBuf, String) {
     (path, text)
 }
 
-/// The names of metrics in a text: words that begin like one. Those of a histogram's series are the
-/// histogram's.
+/// The names of metrics in a text: words with a prefix of metrics. The series of a histogram count
+/// under the histogram's name.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let begins = |word: &&str| word.starts_with("leaf_") || word.starts_with("process_");

@@ -1,4 +1,4 @@
-//! What a server tells of its requests: ids of requests, lines of the log that come again, traces, and
+//! What a server reports about its requests: request ids, repeated lines of the log, traces, and
 //! never a secret.
 #![allow(
     clippy::unwrap_used,
@@ -122,8 +122,8 @@ fn a_line_that_comes_again_is_counted() {
 /// A word that no output may have, in whatever form it is written.
 const CANARY: &str = "Kanarienvogel7";
 
-/// Everything that a server with secrets says, by whatever way: its log at its finest level, its
-/// answers, its files.
+/// Everything that a server with secrets outputs: its log at the finest level, its answers, its
+/// files.
 #[test]
 fn no_secret_is_ever_shown() {
     let directory = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ fn no_secret_is_ever_shown() {
     assert!(said.contains("leaf_build_info") && said.contains("unauthorized"), "{said}");
 }
 
-/// Runs a verb; what it says.
+/// Runs a subcommand of the server and returns its output.
 fn run(data: &Path, arguments: &[&str], env: &[(&str, String)]) -> String {
     let mut command = std::process::Command::new("timeout");
     command.args(["30", SERVER]).args(arguments).arg("--data-dir").arg(data);

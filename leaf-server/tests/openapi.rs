@@ -1,5 +1,5 @@
-//! schemathesis asks what docs/openapi.yaml allows, and what it does not; each answer must be one
-//! that the document names. `scripts/test` installs it.
+//! schemathesis sends requests that docs/openapi.yaml allows, and others. The document must name
+//! every answer. `scripts/test` installs schemathesis.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -12,7 +12,7 @@ use leaf_testkit::{LeafServer, Ledger, RedisClient, require};
 const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 const TAG: &str = "leaf-segment-test";
 
-/// Of each kind of id, from each client.
+/// How many ids each client takes of each kind.
 fn ids_of_each() -> usize {
     if std::env::var_os("LEAF_TEST_FULL").is_some() { 50_000 } else { 5000 }
 }

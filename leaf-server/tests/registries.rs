@@ -26,7 +26,7 @@ fn seconds(n: u64) -> Duration {
 /// A cluster of nodes with one registry.
 struct Cluster {
     home: tempfile::TempDir,
-    /// Lines of the section `snowflake`, and what stands above it.
+    /// Lines of the section `snowflake`; `top` are the lines before the sections.
     snowflake: String,
     top: String,
 }
@@ -79,7 +79,8 @@ fn worker(server: &LeafServer) -> i64 {
     server.id(SNOWFLAKE) >> 12 & 1023
 }
 
-/// Ids flow at once on every registry; a crash and a stop keep the worker id; two nodes have two.
+/// Asserts that ids flow at once, that a node keeps its worker id over a crash and a stop, and that
+/// two nodes have different ones.
 fn lives(cluster: &Cluster) {
     cluster.schema();
     let mut first = cluster.start("127.0.0.1:7001");
@@ -110,7 +111,8 @@ fn zk_recycle() {
     let server = ZooKeeper::shared();
     let address = ZooKeeper::address(&server.ports());
     let name = format!("name = '{}'", server.new_name());
-    lives(&Cluster::new(&name, &format!("registry = 'zk-recycle://u:p@{address}'")));
+    // In a chroot: what a login makes is its own, and other tests have none.
+    lives(&Cluster::new(&name, &format!("registry = 'zk-recycle://u:p@{address}/of-u'")));
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn etcd() {
     lives(&Cluster::new("", &format!("registry_file = '{file}'")));
 }
 
-/// The number of the host name, with the fence in the data directory or in a store.
+/// The worker id is the number in the host name; the fence is in the data directory or in a store.
 #[test]
 fn ordinal() {
     let database = tempfile::tempdir().unwrap();
@@ -195,9 +197,9 @@ fn load(ledger: &Arc<Ledger>, issuer: &str, server: &LeafServer) -> Load {
 
 const SHORT: &str = "offline_for = '1500ms'\nreport_interval = '200ms'\nrecycle_after = '0s'";
 
-/// W-02: a process that was frozen beyond the takeover of its worker id repeats nothing when it
-/// goes on. Where worker ids are recycled there are two: the third node gets the one of the frozen,
-/// which gets the second's once that has stopped.
+/// W-02: a process is frozen until its worker id is taken over; it repeats nothing when it goes on.
+/// Where worker ids are recycled there are only two: the third node gets that of the frozen node,
+/// and the frozen node later gets that of the second node, once the second has stopped.
 fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
     let ledger = Arc::new(Ledger::default());
     let worker_of = |id: i64| if recycled { id >> 12 & 1 } else { id >> 12 & 1023 };
@@ -236,8 +238,8 @@ fn a_frozen_node_repeats_nothing(cluster: &Cluster, recycled: bool) {
     assert!(first.output().contains("the ids of this lease stop"), "{}", first.output());
 }
 
-/// Of the worker id that changed hands the frozen node's timestamps all lie below its successor's:
-/// also those that it answered after it was woken.
+/// Asserts that all timestamps of the frozen node under its first worker id are below its
+/// successor's, also those of ids that it issued after it was woken.
 fn expect_slices(ledger: &Ledger, recycled: bool) {
     let mut slices = Slices::default();
     let mut own = None;
@@ -327,8 +329,8 @@ fn a_lost_leader_of_etcd_is_not_noticed() {
     a_lost_leader_is_not_noticed(&Cluster::new("", &snowflake), crash, "etcd");
 }
 
-/// W-16: ids flow while ZooKeeper stands still for longer than its sessions live, and without a
-/// restart the node is known there again afterwards.
+/// W-16: ids flow while ZooKeeper is frozen for longer than a session lasts. Afterwards the node is
+/// registered there again without a restart.
 #[test]
 fn an_expired_session_is_survived() {
     let zookeeper = ZooKeeper::start(1);
@@ -367,7 +369,7 @@ fn an_expired_session_is_survived() {
     });
 }
 
-/// W-13: a node whose clock the others call wrong claims nothing, and says so.
+/// W-13: a node whose clock disagrees with the other nodes claims nothing, and reports it.
 #[test]
 fn a_wrong_clock_is_refused_by_the_peers() {
     let server = Postgres::shared();
@@ -485,7 +487,7 @@ fn a_database_file_that_is_not_in_its_place_ends_both_modes() {
     }
 }
 
-/// As with the tables of a store: the server stays, and goes on once they are there.
+/// A server without the registry's tables keeps running, and continues once the tables exist.
 #[test]
 fn tables_that_are_missing_are_named_and_waited_for() {
     let server = Postgres::shared();
@@ -499,7 +501,8 @@ fn tables_that_are_missing_are_named_and_waited_for() {
     assert!(node.id(SNOWFLAKE) > 0);
 }
 
-/// What would refuse the claim whatever worker id it gets: a right that is missing, another layout.
+/// `check` finds reasons to refuse a claim whatever the worker id: a missing right, or another
+/// layout.
 #[test]
 fn check_finds_what_the_registry_would_refuse() {
     let (mysql, postgres) = (MariaDb::shared(), Postgres::shared());

@@ -163,9 +163,9 @@ fn chi_square(counts: &[usize]) -> f64 {
     counts.iter().map(|count| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// Three nodes, a kill and another key under load: no id twice, every id is decoded elsewhere, and
-/// neither digits nor neighbours show anything. A node without the key serves nothing, and says
-/// which it needs.
+/// Three nodes, one of which is killed, and a change of the key under load: no id repeats, another
+/// program decodes every id, and neither the digits nor the order of ids reveals anything. A node
+/// without the key serves nothing, and names the key that it needs.
 #[test]
 fn scrambled_ids_are_unique_and_show_nothing() {
     let server = MariaDb::shared();
@@ -261,8 +261,8 @@ fn scrambled_ids_are_unique_and_show_nothing() {
     }
 }
 
-/// What has no ranges is no lease; a file of keys that others can read is refused, and so is a key
-/// from nowhere.
+/// Ids that form no ranges cannot be leased. A file of keys that others can read is refused, and so
+/// is a scrambled tag on a node without keys.
 #[test]
 fn keys_and_ranges_that_cannot_be() {
     let directory = tempfile::tempdir().unwrap();
@@ -369,8 +369,8 @@ fn numbers_begin_again_at_midnight_for_all_nodes() {
         let altered = text.replace('6', "7");
         assert_eq!(nodes[1].get(&format!("/v1/ids/{altered}?tag=orders")).status, 404);
 
-        // A clock that was set two days back is not believed at once. A node that starts with it
-        // opens no old day, and says what is wrong.
+        // A clock that is set back by two days is not followed at once. A node that starts with
+        // this clock opens no old day, and reports what is wrong.
         clocks[1].set(&offset(midnight, -2 * 86_400));
         assert_eq!(nodes[1].ids("orders", 1).len(), 1);
         nodes[1].kill_and_start();
@@ -383,7 +383,8 @@ fn numbers_begin_again_at_midnight_for_all_nodes() {
     }
 }
 
-/// A full day is an error, never a longer number, and those who came first get theirs.
+/// A request beyond the last number of a day gets an error, never a longer number. Earlier requests
+/// get their numbers.
 #[test]
 fn a_full_day_is_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -431,8 +432,8 @@ fn a_full_day_is_refused() {
     assert_eq!((full.status, full.body.contains("used up")), (409, true), "{}", full.body);
 }
 
-/// A clock that is a year ahead for two seconds: no day of the next year is opened, ids flow, the
-/// node says what it doubts, and all is well when the clock is.
+/// The clock is a year wrong for two seconds, ahead or behind: no other period is opened, ids flow,
+/// the node reports its doubt, and is ready again once the clock is right.
 #[test]
 fn a_clock_that_is_wrong_for_a_moment_opens_no_period() {
     let directory = tempfile::tempdir().unwrap();
@@ -467,7 +468,7 @@ fn a_clock_that_is_wrong_for_a_moment_opens_no_period() {
     goes_on();
 }
 
-/// A node that was started with its clock ahead: the database's clock says otherwise.
+/// A node starts with its clock ahead of the database's clock, and must open no period.
 #[test]
 fn a_start_with_a_clock_that_is_ahead_opens_no_period() {
     let (mariadb, postgres) = (MariaDb::shared(), Postgres::shared());
@@ -496,8 +497,8 @@ fn a_start_with_a_clock_that_is_ahead_opens_no_period() {
     }
 }
 
-/// Two data centres with a database each, and a third that joins: slices and interleaved tags never
-/// meet, while links are cut and nodes are killed.
+/// Two data centres, each with its own database, and a third that joins later. Ids of sliced and
+/// interleaved tags never repeat, while connections are cut and nodes are killed.
 #[test]
 fn data_centres_share_no_id() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -523,8 +524,8 @@ fn data_centres_share_no_id() {
     for (index, server) in servers.iter().enumerate() {
         open(index, server);
     }
-    // The third joins under load. Its database is another one of the first server: what counts is
-    // the tags' part.
+    // The third joins under load. Its database is on the first server: only the part of the tags
+    // matters.
     open(2, &servers[0]);
     let rounds = if full() { 20 } else { 3 };
     for round in 0..rounds {

@@ -1,4 +1,4 @@
-//! G-34: stores that know which of several they are, and nodes that are configured otherwise.
+//! G-34: each store records which shard it is, and nodes with another configuration are refused.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashSet;
@@ -107,7 +107,7 @@ fn swapped_missing_and_added_shards_are_refused() {
     assert_eq!(ids.len(), 6, "{ids:?}");
 }
 
-/// Made in both stores, by plain SQL, while nodes run.
+/// A tag is made in both stores by plain SQL while nodes run.
 #[test]
 fn a_tag_that_is_open_in_two_stores_is_refused() {
     let (mysql, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());

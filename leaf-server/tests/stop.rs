@@ -58,8 +58,8 @@ fn a_stopped_server_answers_what_it_took_and_gives_the_worker_id_back() {
     assert!(!server.output().contains("waiting"), "{}", server.output());
 }
 
-/// HTTP/2 announces the end by itself: what was sent before is answered, what comes after is not
-/// taken.
+/// HTTP/2 announces the end of a connection: requests sent before it are answered, later ones are
+/// not accepted.
 #[test]
 fn a_stop_fails_no_request_of_http2() {
     use http_body_util::{BodyExt, Empty};
@@ -156,7 +156,8 @@ fn unused_segment_ids_are_not_lost_by_a_stop() {
     }
 }
 
-/// The first half of a stop by itself: balancers send nothing new, and everything else goes on.
+/// A drain is the first half of a stop: balancers send no new requests, and everything else goes
+/// on.
 #[test]
 fn a_node_that_is_drained_serves_on_until_it_is_taken_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -178,7 +179,7 @@ fn a_node_that_is_drained_serves_on_until_it_is_taken_back() {
     assert_eq!(HttpClient::once(server.ops(), "DELETE", "/v1/drain?now=1").status, 400);
 }
 
-/// For `stop_delay` a stop is nothing but the word of `/readyz`: clients go on, also new ones.
+/// During `stop_delay` only `/readyz` reports the stop: clients are still served, also new ones.
 #[test]
 fn a_stop_gives_balancers_time_to_notice() {
     const DELAY: Duration = Duration::from_secs(3);
@@ -212,8 +213,8 @@ fn a_stop_gives_balancers_time_to_notice() {
     }
 }
 
-/// Nobody reads standard error: ids flow, health is answered, and a stop ends in time. Whoever reads
-/// it again is told how much is missing.
+/// Nobody reads standard error: ids flow, health is answered, and a stop ends in time. When it is
+/// read again, the log says how many lines are missing.
 #[test]
 fn a_log_that_nobody_reads_stops_nothing() {
     let directory = tempfile::tempdir().unwrap();

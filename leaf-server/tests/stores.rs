@@ -68,7 +68,7 @@ fn with_tables(database: &MariaDb) -> (String, String) {
     (name, url)
 }
 
-/// G-10 and the guard, as clients see them: one tag each, and no other is touched.
+/// G-10 and the guard, as clients see them: each affects one tag, and no other.
 #[test]
 fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
@@ -124,7 +124,8 @@ fn a_record_that_needs_an_operator_is_a_status_of_its_own() {
     assert_eq!(status["codes"], serde_json::json!(["tag_refused"]));
 }
 
-/// G-11, as clients see it: a tag that is deleted is no tag, and made again too low it is refused.
+/// G-11, as clients see it: a deleted tag is unknown, and a tag that is made again too low is
+/// refused.
 #[test]
 fn a_tag_that_was_made_again_too_low_is_refused() {
     let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
@@ -152,8 +153,8 @@ fn a_tag_that_was_made_again_too_low_is_refused() {
     assert!(refused.body.contains("granted before"), "{}", refused.body);
 }
 
-/// S-22: a trigger changes what the database answers to an allocation: nothing is issued, and it is
-/// said where an operator looks.
+/// S-22: a trigger changes what the database answers to an allocation: nothing is issued, and
+/// readiness and log report it.
 #[test]
 fn a_trigger_that_changes_the_answer_is_named() {
     let mysql = MariaDb::shared();
@@ -212,8 +213,8 @@ fn a_locked_file_is_waited_for() {
     assert!(holder.wait().unwrap().success());
 }
 
-/// What is done through a server holds on that server with its answer. Tags that are gone leave
-/// its memory.
+/// A change that is made through a server is in force on that server when the answer arrives.
+/// Deleted tags leave its memory.
 #[test]
 fn what_was_changed_through_a_server_holds_there_at_once() {
     let home = tempfile::tempdir().unwrap();
@@ -246,8 +247,8 @@ fn what_was_changed_through_a_server_holds_there_at_once() {
     }
 }
 
-/// A tag that is sealed in the store that this node asks gets no ids: the node says so, and what to
-/// do, also to programs.
+/// A tag that is sealed in this node's store gets no ids. The node reports that and the remedy, as
+/// text and as a code for programs.
 #[test]
 fn a_sealed_tag_in_use_is_told() {
     let (database, home) = (MariaDb::shared(), tempfile::tempdir().unwrap());
@@ -273,8 +274,8 @@ fn a_sealed_tag_in_use_is_told() {
     assert!(other["sealed"] == false && other["max_id"] == "1", "{other}");
 }
 
-/// A user that lacks a right is told before anybody asks for an id: by `check`, by readiness, and at
-/// once.
+/// A user that lacks a right is reported before the first request for an id, by `check` and by
+/// readiness.
 #[test]
 fn a_right_that_is_missing_is_told_before_the_first_caller() {
     let (mysql, postgres) = (MariaDb::shared(), Postgres::shared());

@@ -1,8 +1,8 @@
 //! Strict order over three servers on real stores, while nodes are killed and stopped and their
 //! links are cut.
 //!
-//! Every call is recorded with the instants at which it was sent and answered; a call that got no
-//! answer may have burned ids and proves nothing.
+//! Every call is recorded with the instants at which it was sent and answered. A call without an
+//! answer may have burned ids, and is not judged.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -26,7 +26,7 @@ fn full() -> bool {
     std::env::var_os("LEAF_TEST_FULL").is_some()
 }
 
-/// A server, and what is done to it.
+/// A server, and the proxy by which its connection is cut.
 struct Node {
     directory: tempfile::TempDir,
     proxy: FaultProxy,
@@ -126,7 +126,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Three commands at once, each judged by itself.
+    /// Sends three commands at once; each is recorded as a separate call.
     fn by_redis(&self, issuer: &Arc<str>, address: SocketAddr) -> std::io::Result<()> {
         let mut client = RedisClient::connect(address)?;
         let commands = RedisClient::encode(&["INCR", "turns"]).repeat(3);
@@ -148,12 +148,13 @@ impl Calls {
     }
 }
 
-/// Kills, stops and cuts off one node after the other while all are asked.
+/// Kills, stops and cuts off one node after the other while callers use all of them.
 async fn attack(nodes: Vec<Node>) {
     attack_over(nodes, None::<fn() -> SocketAddr>).await;
 }
 
-/// Attacks nodes, and lets the database fail over in the middle: `fail_over` says where it is then.
+/// Attacks nodes, and lets the database fail over in the middle: `fail_over` returns the database's
+/// new address.
 async fn attack_over(mut nodes: Vec<Node>, mut fail_over: Option<impl FnOnce() -> SocketAddr>) {
     let (seconds, callers_per_node) = if full() { (60, 20) } else { (6, 8) };
     let calls = Arc::new(Calls::default());
@@ -256,8 +257,8 @@ async fn strict_order_holds_on_etcd() {
     attack(nodes).await;
 }
 
-/// Every server has a database server of its own, which may be behind the others: their conflicts
-/// decide.
+/// Every server uses another node of Galera, which may be behind the others. Conflicts between the
+/// nodes keep the order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn strict_order_holds_on_galera() {
     let cluster = tokio::task::spawn_blocking(Galera::start).await.unwrap();

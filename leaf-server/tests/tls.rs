@@ -114,7 +114,7 @@ fn metric(config: &Arc<ClientConfig>, server: &LeafServer, series: &str) -> f64 
     line.unwrap_or_else(|| panic!("no {series} in {page}")).parse().unwrap()
 }
 
-/// The end of a connection that the server gives up; whatever it says first.
+/// Waits until the server closes the connection, and returns what it sends before.
 fn ends(stream: &mut TcpStream) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut said = Vec::new();

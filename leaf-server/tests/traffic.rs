@@ -32,7 +32,7 @@ async fn write(url: &str, directory: &Path, rules: &str) {
     open.store.close().await;
 }
 
-/// Waits until a server has read as many rules, at most the 5 s that are promised, and a moment for this
+/// Waits until a server has read this number of rules: at most the documented 5 s, and a little more for a slow
 /// machine.
 fn wait_for_rules(server: &LeafServer, rules: usize) {
     wait_until("the rules are in force", Duration::from_secs(7), || {
@@ -52,7 +52,8 @@ fn error_of(reply: RedisReply) -> String {
     }
 }
 
-/// One operator cuts a tag, and no server of the store gives ids of it, whatever they are asked by.
+/// An operator cuts a tag once, and no server of the store issues its ids any more, over any
+/// protocol.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_counts_on_every_server_within_seconds() {
     let database = MariaDb::start();
@@ -298,7 +299,7 @@ async fn a_server_that_starts_knows_what_is_cut() {
     }
 }
 
-/// What is cut can be given back, and a probe of a caller that is cut says so.
+/// A caller that is cut can still give its leases back, and its probes (HEAD) get 403.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_of_a_cut_tag_can_be_given_back() {
     let directory = tempfile::tempdir().unwrap();

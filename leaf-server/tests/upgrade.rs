@@ -65,7 +65,8 @@ impl Nodes {
     }
 }
 
-/// That of the segments: a version before named its kind.
+/// The registry is the store's database: the old version names it by its kind, the new one as
+/// `store`.
 fn registry(binary: &str) -> (&'static str, String) {
     ("LEAF_SNOWFLAKE__REGISTRY", if binary == NEW { "store" } else { "mysql" }.into())
 }

@@ -111,7 +111,8 @@ fn check_reaches_everything_beside_the_running_server_and_changes_nothing() {
     assert_eq!(wrong.status.code(), Some(2));
 }
 
-/// What refuses the start, whatever servers answer: a configuration that `check` passes starts.
+/// `check` finds every reason to refuse a start, whatever other servers answer: if `check` passes,
+/// the server starts.
 #[test]
 fn check_refuses_what_the_start_refuses() {
     let refused = |what: &str, prepare: &dyn Fn(&Path), env: &[(&str, &str)]| {

@@ -1,5 +1,6 @@
-//! What an id costs, beside an atomic addition, the reading of the clock, and the generator of the
-//! crate ferroid, whose clock is an atomic that a thread writes each millisecond for ever.
+//! Measures what an id costs, in comparison with an atomic addition, a reading of the clock, and
+//! the generator of the crate ferroid, whose clock is an atomic that a thread writes each
+//! millisecond for ever.
 //! `cargo bench -p leaf-snowflake --bench hot_path`
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 
@@ -36,7 +37,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     builder.worker_threads(1).enable_all().build().unwrap()
 });
 
-/// So many ids per millisecond, four million, that the sequence is never the limit.
+/// A layout of four million ids per millisecond, so that the sequence is never the limit.
 fn wide() -> Layout {
     "t40-w1-s22/1ms".parse().unwrap()
 }

@@ -1,5 +1,5 @@
-//! The default layout holds 4,096 ids per millisecond. How near a caller that wants more comes to
-//! that, and how much of a core it uses while it waits.
+//! The default layout holds 4,096 ids per millisecond. Measures how close a caller that wants more
+//! comes to that limit, and how much of a core it uses while it waits.
 //! `cargo bench -p leaf-snowflake --bench limited`
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 

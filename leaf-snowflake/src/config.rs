@@ -1,4 +1,4 @@
-//! What may be chosen about snowflake mode.
+//! The settings of snowflake mode.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,13 +11,16 @@ use crate::peers::{self, Verdict};
 use crate::state_file::StateFile;
 use crate::{Identity, PeerRule, Peers, SnowflakeError, SnowflakeErrorKind, SystemClock};
 
-/// Boot and wall clock are read one after the other, so tiny differences are normal.
+/// Lower bound of `rollback_tolerance`: boot and wall clock are read one after the other, so that
+/// tiny differences are normal.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(1);
-/// More than this would switch the protection off.
+/// Upper bound of `rollback_tolerance`: a larger value would switch off the protection against
+/// clock rollbacks.
 const LARGEST_TOLERANCE: Duration = Duration::from_secs(60);
-/// Below this the registry would be written without a pause.
+/// Lower bound of `report_interval`: with less, the keeper would write to the registry almost
+/// without a pause.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
-/// Small corrections must always be followed.
+/// Lower bound of `max_step_forward`: small corrections of the clock must always be followed.
 const LEAST_STEP_FORWARD: Duration = Duration::from_secs(1);
 /// Upper bound of `wait` and `startup_wait`.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -36,26 +39,28 @@ const LONGEST_OFFLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// ```
 #[derive(Debug, Clone)]
 pub struct SnowflakeConfig {
-    /// Who this node is to the registry.
+    /// This node's name in the registry.
     pub identity: Identity,
     /// How ids are composed. Default [`Layout::LEAF`].
     pub layout: Layout,
     /// The file that makes a restart after a crash immediate. Without one (the default) a restarted
-    /// node is a stranger to the worker id that it had: it takes another one, or, where it may not,
-    /// is refused until the old ceiling is near.
+    /// node cannot prove that it held its worker id. It takes another one; if it may take no other,
+    /// it is refused until its clock is near the old ceiling.
     pub state_file: Option<PathBuf>,
-    /// How far the wall clock may fall behind the ids' clock before ids stop. It is also how far
-    /// ahead of the clock a restarted node may begin. 1 ms to 60 s, default 1 s; 5 ms is the Java
-    /// Leaf's rule.
+    /// How far the wall clock may fall behind the ids' clock before ids stop. Also how far ahead of
+    /// the clock the first ids of a restarted node may be. 1 ms to 60 s, default 1 s; 5 ms is the
+    /// Java Leaf's rule.
     pub rollback_tolerance: Duration,
-    /// A wall clock that jumps ahead by more than this is not followed. At least 1 s, default 1 h.
+    /// If the wall clock jumps ahead by more than this, the ids' clock does not follow. At least
+    /// 1 s, default 1 h.
     pub max_step_forward: Duration,
     /// How long ids flow without the registry: two report intervals to 7 days, default 10 min.
     pub offline_for: Duration,
     /// How often the registry ceiling is raised: at least 10 ms, default 3 s, as the Java Leaf
     /// reports.
     pub report_interval: Duration,
-    /// The longest that a claim waits for a former holder's time to pass: up to 1 h, default 15 s.
+    /// The longest time that a claim waits for a former holder's ceiling to pass: up to 1 h,
+    /// default 15 s.
     pub startup_wait: Duration,
     /// How long a caller waits, for the next tick or a ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
@@ -65,20 +70,22 @@ pub struct SnowflakeConfig {
     pub sequence_start: u64,
     /// The clocks. Default [`SystemClock`].
     pub clock: Arc<dyn Clock>,
-    /// A start is refused while the wall clock shows less: an absurd clock must not claim a worker
-    /// id. Default [`RELEASED`].
+    /// If the wall clock shows an earlier time than this, it is certainly wrong, and the generator
+    /// claims no worker id. Default [`RELEASED`].
     pub not_before: UnixMillis,
-    /// Where the other nodes' clocks are read at the start and before a great jump ahead is
-    /// followed. Without (the default) nobody is asked.
+    /// Reads the clocks of the other nodes: before a claim, and before the ids' clock follows a
+    /// jump of more than `max_step_forward`. With `None` (the default) the clocks are not compared.
     pub peers: Option<Arc<dyn Peers>>,
-    /// What counts as agreement of the peers' clocks with this one. Default [`PeerRule::Majority`].
+    /// By which rule the peers' clocks count as agreeing with this node's clock. Default
+    /// [`PeerRule::Majority`].
     pub peer_rule: PeerRule,
-    /// How far a clock may be from this one and still agree, not counting the uncertainty of the
-    /// round trip. Default 5 s.
+    /// How far a peer's clock may differ from this node's clock and still agree with it. The
+    /// uncertainty of the round trip is allowed in addition. Default 5 s.
     pub max_offset: Duration,
-    /// The cache directory of a Java Leaf on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`:
-    /// read at every start, so that nothing it issued is repeated. (The file of the original holds
-    /// no time: then nothing is known of what it issued, and the log says so.) Default none.
+    /// The cache directory of a Java Leaf on this machine, `{tmpdir}/{leaf.name}/leafconf/{port}`.
+    /// The generator reads it at every start, so that it repeats no id of that Java Leaf. (The file
+    /// of the original holds no time. Then it is unknown which ids were issued, and the log says
+    /// so.) Default `None`.
     pub java_cache: Option<PathBuf>,
 }
 
@@ -106,9 +113,9 @@ impl SnowflakeConfig {
         }
     }
 
-    /// Refuses settings, files and a clock with which [`SnowflakeGenerator::open`] refuses to start,
-    /// and changes nothing: for a program that looks at its configuration while another one may use
-    /// the state file.
+    /// Checks the settings, the files and the clock, and refuses those with which
+    /// [`SnowflakeGenerator::open`] would refuse to start. Changes nothing, so that a program can
+    /// check its configuration while another process uses the state file.
     ///
     /// # Errors
     /// `BadConfig`, `ClockUnset`, `EndOfTime`, `StateFile`.
@@ -136,11 +143,11 @@ impl SnowflakeConfig {
         Ok(())
     }
 
-    /// Compares this clock with those of [`Self::peers`], as a claim does: how many agree, of how
-    /// many that answered. `None` where nobody is asked, or nobody answers.
+    /// Compares this node's clock with those of [`Self::peers`], as a claim does. Returns how many
+    /// peers agree and how many answered; `None` if there are no peers to ask, or none answers.
     ///
     /// # Errors
-    /// `ClockRefused`; `Registry` where it is not known who they are.
+    /// `ClockRefused`; `Registry` if the registry cannot list the peers.
     pub async fn compare_clocks(&self) -> Result<Option<(usize, usize)>, SnowflakeError> {
         let Some(peers) = &self.peers else { return Ok(None) };
         let (peers, clock) = (Arc::clone(peers), Arc::clone(&self.clock));
@@ -184,7 +191,8 @@ impl SnowflakeConfig {
         } else {
             return self.check_against(self.clock.wall_millis()).or_else(|error| {
                 match error.kind() {
-                    // What the clock may be to blame for passes, perhaps: the claim looks at it.
+                    // A wrong clock may be the cause, and may be corrected later: the claim checks
+                    // it again.
                     SnowflakeErrorKind::ClockUnset { .. } => Ok(()),
                     SnowflakeErrorKind::EndOfTime { end, .. } if *end > self.not_before => Ok(()),
                     _ => Err(error),
@@ -194,7 +202,7 @@ impl SnowflakeConfig {
         Err(SnowflakeErrorKind::BadConfig(bad).into())
     }
 
-    /// Refuses a time that the layout cannot represent.
+    /// Refuses a time that the layout cannot represent, or that is before `not_before`.
     pub(crate) fn check_against(&self, now: UnixMillis) -> Result<(), SnowflakeError> {
         let epoch = self.layout.epoch();
         let end = self.layout.end();

@@ -1,4 +1,4 @@
-//! What can go wrong, at the registry and at the caller.
+//! The errors of registries, and those that callers of a generator get.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct RegistryError {
     kind: RegistryErrorKind,
     operation: String,
-    /// Part of the text, not of the error chain, so that a log line has it once.
+    /// Printed in this error's text and not part of the error chain, so that a log line contains it
+    /// only once.
     cause: Option<Cause>,
 }
 
@@ -27,16 +28,16 @@ pub enum RegistryErrorKind {
     /// The registry cannot be reached or is busy; another attempt may succeed.
     #[error("registry unavailable")]
     Unavailable,
-    /// The fence is another holder's, or is gone. Final for the lease.
+    /// Another holder has written the fence, or the record no longer exists. The lease has ended.
     #[error("this node no longer holds the worker id")]
     Lost,
-    /// This node may claim the worker id at `at`, soon enough to wait.
+    /// This node may claim the worker id from `at` on, which is soon enough to wait for.
     #[error("the worker id can be claimed from {} on", .at.utc())]
     NotYet {
         /// When to claim again.
         at: UnixMillis,
     },
-    /// The worker id can be claimed later, but not soon enough to wait.
+    /// The worker id can be claimed only at a time that is too far away to wait for.
     #[error(
         "the worker id cannot be claimed before {}; this clock shows {}, which is {} earlier: the \
          last holder of the worker id may have issued ids up to that time, or it is kept back for that holder. Wait; correct the clock if it is wrong",
@@ -49,7 +50,7 @@ pub enum RegistryErrorKind {
         /// The wall clock.
         now: UnixMillis,
     },
-    /// Somebody else reported under this worker id a moment ago.
+    /// Another process reported under this worker id a moment ago, or while this node waited.
     #[error(
         "the worker id is in use: another process, or one that crashed, reported {} and may issue \
          ids up to {}: stop it, wait, or give this node another worker id",
@@ -62,12 +63,12 @@ pub enum RegistryErrorKind {
     InUse {
         /// The holder's ceiling, or when this worker id can be claimed.
         until: UnixMillis,
-        /// How long ago the holder last reported; `None` where it reported while this node waited
-        /// for it.
+        /// How long ago the holder last reported; `None` if it reported while this node waited for
+        /// the worker id.
         last_report: Option<Duration>,
     },
-    /// The record must be seen unchanged for a while: only then does it count as this node's own,
-    /// or does its holder count as silent.
+    /// The node must first see that the record stays unchanged for `during`. Only then does the
+    /// record count as this node's own, or the Java Leaf that wrote it as stopped.
     #[error("watching for {during:?} whether somebody else reports under the worker id")]
     Watch {
         /// The worker id.
@@ -75,7 +76,7 @@ pub enum RegistryErrorKind {
         /// The fingerprint of the record as it was read. Claim again after `during` with it in
         /// [`ClaimRequest::watched`](crate::ClaimRequest::watched).
         fingerprint: uuid::Uuid,
-        /// How long.
+        /// How long to watch the record.
         during: Duration,
     },
     /// A Java Leaf reports under this worker id.
@@ -84,7 +85,7 @@ pub enum RegistryErrorKind {
          stop it first"
     )]
     JavaAlive {
-        /// How the record names it.
+        /// The name of the Java Leaf in the record, or the directory of its cache file.
         holder: String,
     },
     /// The record was made with another layout or epoch.
@@ -98,19 +99,19 @@ pub enum RegistryErrorKind {
         /// Shape and epoch in the configuration.
         configured: String,
     },
-    /// The registry's database is another server than before, which may have lost claims.
+    /// The registry's database has failed over to another server, which may lack the latest claims.
     #[error(
         "the database of the worker ids has failed over and may have lost claims: new claims are accepted \
          from {} on, when every claim that may have been lost has expired",
         .until.utc()
     )]
     FailedOver {
-        /// When every ceiling granted before the failover has passed.
+        /// The time by which every ceiling that was granted before the failover has passed.
         until: UnixMillis,
     },
-    /// The registry's database has failed over, and the ceiling of this lease was past by then, or
-    /// nearly: another node may have claimed the worker id, and the failover may have lost that
-    /// claim. Final for the lease: claim anew.
+    /// The registry's database failed over when the ceiling of this lease had passed, or nearly.
+    /// Another node may have claimed the worker id before, and the failover may have lost that
+    /// claim. The lease has ended: claim again.
     #[error(
         "the database of the worker ids has failed over, and another node's claim of this worker id may have \
          been lost there: this lease has ended"
@@ -130,7 +131,7 @@ pub enum RegistryErrorKind {
     BeyondLayout {
         /// The worker id.
         worker: WorkerId,
-        /// The layout's greatest.
+        /// The greatest worker id of the layout.
         greatest: WorkerId,
     },
     /// The worker id that belongs to this node is not one of this registry's.
@@ -138,18 +139,18 @@ pub enum RegistryErrorKind {
     OutsideRange {
         /// The worker id.
         worker: WorkerId,
-        /// Those of the registry.
+        /// The worker ids of this registry.
         range: crate::WorkerRange,
     },
-    /// Other nodes of the registry are configured with other worker ids.
+    /// Another node of the registry is configured with a different range of worker ids.
     #[error(
         "a node of this registry is configured with the worker ids {recorded}, and this one with {configured}: \
          configure all alike; to change them, stop all nodes first, and release the worker ids of dead ones"
     )]
     OtherRange {
-        /// Those of the other node.
+        /// The worker ids that the other node is configured with.
         recorded: String,
-        /// Those of this one.
+        /// The worker ids that this node is configured with.
         configured: String,
     },
     /// The configuration assigns no worker id to this node.
@@ -161,10 +162,10 @@ pub enum RegistryErrorKind {
     /// This node gets no worker id; the text says why.
     #[error("{0}")]
     NoWorkerId(String),
-    /// The registry cannot have a node of this name; the text says why.
+    /// The registry does not accept this node's identity; the text says why.
     #[error("{0}")]
     BadIdentity(String),
-    /// The record is not one that Leaf wrote.
+    /// The record, or the Java mirror beside it, is damaged.
     #[error("the record is damaged: correct it, or repair the worker id")]
     Damaged,
     /// A later version of Leaf wrote the record in a format that this version cannot read.
@@ -182,8 +183,8 @@ pub enum RegistryErrorKind {
 }
 
 impl RegistryErrorKind {
-    /// Whether a lease ends with this answer to its report, or to the claim that confirms a saved
-    /// lease.
+    /// Whether this error ends the lease: as the answer to the lease's report, or to the claim that
+    /// confirms a saved lease.
     pub(crate) const fn ends_lease(&self) -> bool {
         matches!(
             self,
@@ -205,7 +206,7 @@ impl RegistryErrorKind {
 }
 
 impl RegistryError {
-    /// An error of this kind in `operation`, which reads like "claim a worker id".
+    /// Creates an error of this kind. `operation` is a phrase like "claim a worker id".
     #[must_use]
     pub fn new(kind: RegistryErrorKind, operation: impl Into<String>) -> Self {
         Self { kind, operation: operation.into(), cause: None }
@@ -259,11 +260,12 @@ pub enum SnowflakeErrorKind {
         /// How long to wait.
         after: Duration,
     },
-    /// The wall clock is behind the ids by more than the tolerance.
+    /// Ids stop because the wall clock fell behind the ids' clock by more than
+    /// `rollback_tolerance`.
     #[error("the clock went back: {}", behind(*.by))]
     ClockBehind {
-        /// How far it is behind the last id; zero when it has caught up with it, and ids flow again
-        /// in a moment.
+        /// How far the wall clock is behind the last id; zero once it has caught up, a moment
+        /// before ids flow again.
         by: Duration,
     },
     /// The ceiling could not be raised in time: the state file or the registry is in trouble.
@@ -282,7 +284,8 @@ pub enum SnowflakeErrorKind {
         /// The first instant that the layout cannot hold.
         end: UnixMillis,
     },
-    /// The clock is earlier than it can be: after a boot it was not set yet, perhaps.
+    /// The clock shows a time that cannot be right, because it is before `not_before`. Perhaps the
+    /// clock was not set yet after a boot.
     #[error(
         "the clock shows {}, before {}, the earliest that can be right: it is not set yet, or wrong",
         .now.utc(), .not_before.utc()
@@ -293,7 +296,8 @@ pub enum SnowflakeErrorKind {
         /// The earliest time that can be right.
         not_before: UnixMillis,
     },
-    /// This node no longer holds the worker id, and may not claim another by itself.
+    /// This node no longer holds its worker id, and its registry does not allow it to claim another
+    /// one.
     #[error("this node no longer holds the worker id")]
     Lost,
     /// The generator was closed.
@@ -302,8 +306,9 @@ pub enum SnowflakeErrorKind {
     /// This process is a fork of the one that opened the generator, and would repeat its ids.
     #[error("this process was forked after the generator was opened: open one of its own")]
     Forked,
-    /// The wall clock was set ahead a moment ago, and no peer confirms it: nothing is claimed by it
-    /// for some seconds, since what a wrong clock has claimed cannot be lowered again.
+    /// The wall clock was set ahead a moment ago, and no peer confirms the new time. For some
+    /// seconds this node claims no worker id by this clock: a ceiling from a wrong clock could not
+    /// be lowered again.
     #[error("the clock was set ahead by {} a moment ago: it is looked at again before a worker id is claimed by it", seconds(*.by))]
     ClockInDoubt {
         /// By how much.
@@ -318,31 +323,32 @@ pub enum SnowflakeErrorKind {
         seconds(*.max_offset)
     )]
     ClockRefused {
-        /// By how many milliseconds it is ahead of theirs.
+        /// By how many milliseconds this node's clock is ahead of the peers' clocks; negative if it
+        /// is behind.
         offset: i64,
-        /// How many agree with it.
+        /// How many peers agree with this node's clock.
         agreeing: usize,
         /// How many answered.
         reached: usize,
-        /// What counts as agreement.
+        /// The largest difference that counts as agreement.
         max_offset: Duration,
     },
     /// The count is 0, or more than can be handed out at once.
     #[error("{count} ids at once: give 1 to {most}")]
     BadCount {
-        /// What was asked for.
+        /// The count that was asked for.
         count: usize,
-        /// The most.
+        /// The most ids that one call can take.
         most: usize,
     },
     /// A setting, the clock or the cache file of a Java Leaf does not allow a start; the text says
     /// which.
     #[error("{0}")]
     BadConfig(String),
-    /// The state file.
+    /// The state file cannot be used.
     #[error(transparent)]
     StateFile(Arc<StateFileError>),
-    /// The registry.
+    /// The registry failed, or refused the claim.
     #[error(transparent)]
     Registry(Arc<RegistryError>),
 }
@@ -353,8 +359,8 @@ impl SnowflakeErrorKind {
         match self {
             Self::Starting | Self::BadCount { .. } | Self::BadConfig(_) => HealthCode::Starting,
             Self::CeilingReached => HealthCode::CeilingReached,
-            // Health is asked only about an exhaustion that lasts longer than callers wait: the ids
-            // are ahead of the clock.
+            // Health reports an exhausted sequence only if it lasts longer than callers wait: then
+            // the ids are ahead of the clock.
             Self::Exhausted { .. }
             | Self::ClockBehind { .. }
             | Self::ClockRefused { .. }

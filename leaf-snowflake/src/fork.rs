@@ -1,10 +1,10 @@
 //! Whether this is still the process that opened the generator.
 //!
-//! A forked child has a copy of the sequencer's state and would hand out the same ids. Its process
-//! id differs; asking for it costs a system call, so it is asked at most once in 16 us. Forking
-//! takes longer than that, so the child's first call falls into a later interval and asks. In the
-//! parent an id costs one comparison. Ids for which the clock is not read go by another sign of a
-//! fork, see [`crate::ticker`].
+//! A forked child has a copy of the sequencer's state and would hand out the same ids. The child
+//! has another process id. Reading that costs a system call, so it is read at most once in 16 us.
+//! Forking takes longer than that, so the child's first call falls into a later interval and reads
+//! it. In the parent the check costs one comparison per id. Ids for which the clock is not read
+//! have another check, see [`crate::ticker`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,24 +19,26 @@ pub(crate) struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// Guards for the calling process.
+    /// Creates a guard for the calling process.
     pub(crate) fn new() -> Self {
         Self { pid: std::process::id(), compared: AtomicU64::new(u64::MAX) }
     }
 
-    /// The interval that this instant lies in, if the process ids were not compared in it.
+    /// The interval that contains this instant; `None` if the process ids were already compared in
+    /// it.
     #[inline]
     pub(crate) fn is_due(&self, now_nanos: u64) -> Option<u64> {
         let interval = now_nanos >> COMPARE_SHIFT;
         (interval != self.compared.load(Ordering::Relaxed)).then_some(interval)
     }
 
-    /// Whether this process is a fork of the one that made the guard, as the system says now.
+    /// Whether this process is a fork of the one that created the guard. Asks the operating system.
     pub(crate) fn is_child(&self) -> bool {
         std::process::id() != self.pid
     }
 
-    /// Whether this process is a fork of the one that made the guard; compared once an interval.
+    /// Whether this process is a fork of the one that created the guard. If not, records that the
+    /// process ids were compared in `interval`.
     pub(crate) fn compare(&self, interval: u64) -> bool {
         let forked = self.is_child();
         if !forked {

@@ -1,10 +1,10 @@
 //! The public API of snowflake mode.
 //!
-//! Mostly a call reads the clock once and takes a timestamp with a sequence, or a run of them, from
-//! the lease. If there is none now, the call waits, up to a deadline: it sleeps until the next
-//! tick, or wakes the keeper, which raises the ceiling. Those that wait are served in the order in
-//! which they came, a list as a whole; who never waits (`try_next`, `try_take`) does not stand in
-//! that line.
+//! Most calls read the clock once and take a timestamp with a sequence, or a run of them, from the
+//! lease. If none is free now, the call waits, up to a deadline: it sleeps until the next tick, or
+//! it wakes the keeper, which raises the ceiling. Waiting callers are served in the order in which
+//! they came; `take` keeps its turn until its list is complete. Calls that never wait (`try_next`,
+//! `try_take`) do not queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct SnowflakeGenerator {
     keeper: tokio::sync::Mutex<KeeperState>,
     stop: CancellationToken,
     most_at_once: usize,
-    /// Who is asked for the clocks of other nodes, and the clock that theirs are compared with.
+    /// Reads the clocks of other nodes, and this node's clock to compare them with.
     peers: Option<(Arc<dyn Peers>, Arc<dyn Clock>)>,
 }
 
@@ -58,8 +58,8 @@ impl SnowflakeGenerator {
         Ok(generator)
     }
 
-    /// Opens and locks the state file, without a worker id yet. A service calls this first,
-    /// [`Self::claim`] last: whoever cannot bind its port must not hold a worker id.
+    /// Opens and locks the state file, but claims no worker id yet. A service calls this first and
+    /// [`Self::claim`] last, so that a process which cannot bind its port holds no worker id.
     ///
     /// # Errors
     /// `BadConfig`, `StateFile`.
@@ -86,8 +86,8 @@ impl SnowflakeGenerator {
         })
     }
 
-    /// Claims the worker id and lets ids flow. After an error it may be called again; one that is
-    /// [retryable](SnowflakeError::retryable) may pass without a change.
+    /// Claims a worker id; from then on ids are issued. After an error it may
+    /// be called again; a [retryable](SnowflakeError::retryable) error may pass without a change.
     ///
     /// # Errors
     /// `Registry`, `StateFile`, `ClockRefused`, `ClockUnset`, `EndOfTime`, `BadConfig`, and `Closed`
@@ -107,8 +107,8 @@ impl SnowflakeGenerator {
         Ok(worker)
     }
 
-    /// A plain function, called from the async `claim`: so the keeper's future is compiled in this
-    /// crate, and not again in every crate that calls `claim`.
+    /// Starts the keeper's task. Not part of the async `claim`, so that the keeper's future is
+    /// compiled in this crate only, and not again in every crate that calls `claim`.
     fn spawn_keeper(&self, keeper: Keeper, held: Held) -> JoinHandle<()> {
         let (end, stop) = (EndOfIds(Arc::clone(&self.shared)), self.stop.clone());
         tokio::spawn(async move {
@@ -127,7 +127,7 @@ impl SnowflakeGenerator {
         self.shared.attempt(Sequencer::take)
     }
 
-    /// Takes what can be had at once: at least 1 id, at most `most`; never waits.
+    /// Takes as many ids as are free now, at least 1 and at most `most`; never waits.
     ///
     /// # Errors
     /// The errors of [`Self::try_next`], and `BadCount` when `most` is 0.
@@ -152,8 +152,8 @@ impl SnowflakeGenerator {
         self.shared.attempt(|sequencer: &Sequencer, tick| sequencer.take_run(tick, most as u64))
     }
 
-    /// Takes the next id, and waits for the next tick or for the ceiling where it must, behind those
-    /// who wait already: the list of a caller of [`Self::take`] is completed first.
+    /// Takes the next id. If none is free, waits for the next tick or a higher ceiling, behind the
+    /// callers that wait already; one that waits in [`Self::take`] gets its whole list first.
     ///
     /// # Errors
     /// After [`SnowflakeConfig::wait`]: `Exhausted` or `CeilingReached`. At once: `Starting`,
@@ -173,23 +173,22 @@ impl SnowflakeGenerator {
         self.shared.attempt_in_turn(Sequencer::take).ok()
     }
 
-    /// Takes exactly `count` ids, in increasing order, and waits where it must. They need not
-    /// follow each other without a gap: other callers take ids meanwhile.
+    /// Takes exactly `count` ids, in increasing order, and waits if necessary. There may be gaps
+    /// between the ids, because other callers take ids meanwhile.
     ///
     /// # Errors
-    /// The errors of [`Self::next`]; ids that were taken before are then lost, which makes a gap.
-    /// `Exhausted` also when this caller's turn comes and the rest of
-    /// [`SnowflakeConfig::wait`] is too short for the list. `BadCount` unless `count` is 1 to
-    /// 1,000,000, and no more than the layout can issue in half
-    /// the time of [`SnowflakeConfig::wait`].
+    /// The errors of [`Self::next`]; ids that this call has already taken are then lost, which
+    /// makes a gap. `Exhausted` also if the rest of [`SnowflakeConfig::wait`] is too short for the
+    /// list when this caller's turn comes. `BadCount` unless `count` is 1 to 1,000,000, and no more
+    /// than the layout can issue in half of [`SnowflakeConfig::wait`].
     pub async fn take(&self, count: usize) -> Result<Vec<Id>, SnowflakeError> {
         let mut ids = Vec::with_capacity(count.min(self.most_at_once));
         ids.extend(self.take_runs(count).await?.into_iter().flatten());
         Ok(ids)
     }
 
-    /// Takes exactly `count` ids as [`Self::take`] does, as runs, which compose each id when it is
-    /// read: many ids in little memory.
+    /// Takes exactly `count` ids as [`Self::take`] does, and returns them as runs. A run computes
+    /// each id when it is read, so that many ids need little memory.
     ///
     /// # Errors
     /// The errors of [`Self::take`].
@@ -211,9 +210,9 @@ impl SnowflakeGenerator {
         }
         let deadline = self.deadline();
         let (mut runs, mut missing) = (Vec::with_capacity(1), count);
-        // Kept until all ids are there. If each run waited in the line anew, callers that together
-        // want more ids than the layout gives until their deadlines would all advance slowly, and
-        // none would be done in time.
+        // Held until the list is complete. If each run had to queue again, callers that together
+        // want more ids than the layout can issue before their deadlines would all advance slowly,
+        // and none would finish in time.
         let mut turn = None;
         while missing > 0 {
             let most = missing as u64;
@@ -253,8 +252,8 @@ impl SnowflakeGenerator {
         self.wait_in_turn(take, &turn, deadline).await
     }
 
-    /// Waits for this caller's turn. `error` as in [`Self::wait_for`]; one that waiting does not
-    /// cure is returned at once.
+    /// Waits for this caller's turn. Returns `error` (see [`Self::wait_for`]) at once if waiting
+    /// cannot resolve it.
     async fn line_up(
         &self,
         error: Option<SnowflakeError>,
@@ -265,7 +264,7 @@ impl SnowflakeGenerator {
         }
         let shared = &*self.shared;
         if shared.fork.is_child() {
-            // The line that it would stand in is its parent's.
+            // The queue of waiting callers belongs to the parent process.
             return Err(SnowflakeErrorKind::Forked.into());
         }
         Ok(tokio::time::timeout_at(deadline, shared.turn.acquire()).await.ok())
@@ -307,9 +306,9 @@ impl SnowflakeGenerator {
         }
     }
 
-    /// Refuses a list that cannot be complete by its deadline, rather than take ids for it that would
-    /// be lost. Under a steady load of more than the layout gives, all lists wait about as long as
-    /// they can: if each took ids until its deadline, none would be complete.
+    /// Refuses a list that cannot be complete by its deadline: the ids taken for it would be lost.
+    /// Under a steady load of more ids than the layout can issue, every list waits almost until its
+    /// deadline. If each took ids until then, none would be complete.
     fn check_time_for(
         &self,
         missing: usize,
@@ -365,11 +364,11 @@ impl SnowflakeGenerator {
         self.shared.health()
     }
 
-    /// Asks the other live nodes for their clocks, up to 32 of them, drawn at random. Empty where
-    /// [`SnowflakeConfig::peers`] is none, or nobody answers. It takes up to 3 s.
+    /// Reads the clocks of up to 32 other live nodes, drawn at random; takes up to 3 s. Returns an
+    /// empty list if [`SnowflakeConfig::peers`] is `None` or no node answers.
     ///
     /// # Errors
-    /// Why the registry does not tell who they are.
+    /// The registry's error, if it cannot list the live nodes.
     pub async fn peer_clocks(&self) -> Result<Vec<PeerClock>, RegistryError> {
         match &self.peers {
             Some((peers, clock)) => peers::read_all(Arc::clone(peers), Arc::clone(clock)).await,
@@ -390,10 +389,10 @@ impl SnowflakeGenerator {
         self.shared.accept_clock.notify_one();
     }
 
-    /// Takes note that ids with this worker id and timestamps before `instant` were made elsewhere: by
-    /// a program that makes ids itself, for which this generator keeps the worker id. No id
-    /// that comes later, from here or from the next holder of the worker id, has such a timestamp. Without
-    /// a worker id it does nothing.
+    /// Skips all timestamps before `instant`, because a program that composes ids itself has used
+    /// them with the worker id that this generator holds for it. No later id, of this generator or
+    /// of the next holder of the worker id, has such a timestamp. Does nothing if no worker id is
+    /// held.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -413,8 +412,8 @@ impl SnowflakeGenerator {
         self.shared.skip_to(instant);
     }
 
-    /// Why the last [`Self::claim`] has not succeeded, or not yet; `None` once it has. The
-    /// [health](Self::health) tells it, too, among other reasons.
+    /// Why the last [`Self::claim`] failed, or what it still waits for; `None` once a claim has
+    /// succeeded. The [health](Self::health) contains this reason, too, among others.
     #[must_use]
     pub fn claim_refusal(&self) -> Option<SnowflakeError> {
         self.shared.claim_refusal()
@@ -425,8 +424,8 @@ impl SnowflakeGenerator {
         self.shared.fork.is_child()
     }
 
-    /// Ends issuing, writes down what was used and gives the worker id back. In a forked child it
-    /// does nothing: the worker id is the parent's.
+    /// Stops issuing ids, records up to which timestamp ids were issued, and gives the worker id
+    /// back. Does nothing in a forked child: the worker id belongs to the parent process.
     pub async fn close(&self) {
         if self.is_forked() {
             return;
@@ -454,16 +453,18 @@ fn is_worth_waiting(error: &SnowflakeError) -> bool {
     matches!(kind, SnowflakeErrorKind::Exhausted { .. } | SnowflakeErrorKind::CeilingReached)
 }
 
-/// How many ids at once can be had well within the time that a caller waits.
+/// The most ids that one call may ask for: as many as the layout issues in half the time that a
+/// caller waits, at most `MOST_AT_ONCE`.
 fn most_at_once(config: &SnowflakeConfig) -> usize {
     let layout = config.layout;
-    // Half of it, so that a sleep that took a little too long costs no error.
+    // Half of the wait, so that a sleep that takes a little too long causes no error.
     let ticks = config.wait.as_millis() / 2 / u128::from(layout.unit().millis());
     let within_wait = ticks.max(1).saturating_mul(u128::from(layout.max_sequence()) + 1);
     usize::try_from(within_wait).unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE)
 }
 
-/// Whatever ends the keeper ends the ids: nobody raises the ceiling or watches the clock any more.
+/// Ends the issuing of ids when it is dropped, that is, when the keeper's task ends for any reason:
+/// without the keeper nothing raises the ceiling or watches the clock.
 struct EndOfIds(Arc<Shared>);
 
 impl Drop for EndOfIds {

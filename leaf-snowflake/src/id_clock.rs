@@ -1,10 +1,11 @@
-//! The clock that ids are made of.
+//! The ids' clock: the source of the timestamps in ids.
 //!
-//! Invariant: between two looks at the wall clock it advances exactly with the boot clock, so that
-//! nothing on the hot path can see a step. It reads `boot + offset`; a watcher moves the offset
-//! towards the wall by at most 500 ppm. Three exceptions set it at once: the start of a lease
-//! ([`IdClock::anchor_settled`]), the moment when stopped ids flow again ([`Look::CaughtUp`]), and a jump
-//! that was vouched for ([`IdClock::follow`]).
+//! Invariant: between two readings of the wall clock the ids' clock advances exactly with the boot
+//! clock, so that no step of the wall clock reaches the hot path. The ids' clock is the boot clock
+//! plus an offset; a watcher moves the offset towards the wall clock by at most 500 ppm. Three
+//! events set the offset at once: the start of a lease ([`IdClock::anchor_settled`]), the end of a
+//! stop ([`Look::CaughtUp`]), and a jump ahead that an operator or the peers confirmed
+//! ([`IdClock::follow`]).
 //!
 //! A wall clock that falls behind by more than the tolerance stops the ids (the offset is then
 //! [`BLOCKED`]) until it is within the tolerance of the last id issued: the Java Leaf's rule, where
@@ -19,14 +20,17 @@ use leaf_core::{Clock, UnixMillis};
 
 const BLOCKED: i64 = i64::MIN;
 const SLEW_PER_MILLION: i64 = 500;
-/// A wall reading that took longer than this says too little about when it was taken.
+/// A reading of the wall clock that takes longer is unusable, because the moment at which it was
+/// taken is too uncertain.
 const WIDEST_READING: Duration = Duration::from_micros(500);
 const HALF_MILLI: i64 = 500_000;
 /// If wall minus boot changes by this much (ns) between two looks, the wall clock was set.
 const STEP: i64 = 10_000_000;
-/// One that was set ahead by more than this (ns) is in doubt for a claim.
+/// If the wall clock was set ahead by more than this (ns), it is in doubt: a claim does not trust
+/// it yet.
 const DOUBTED: i64 = 5_000_000_000;
-/// For so long: most wrong settings are put right by then, or by what the peers say.
+/// How long a clock that was set ahead is in doubt: most wrong settings are corrected within this
+/// time. If the peers confirm the clock, the claim need not wait.
 const SETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -34,7 +38,7 @@ pub(crate) struct IdClock {
     clock: Arc<dyn Clock>,
     tolerance: i64,
     max_step_forward: i64,
-    /// Nanoseconds to add to the boot clock.
+    /// Nanoseconds to add to the boot clock; [`BLOCKED`] while ids are stopped.
     offset: AtomicI64,
     /// Locked by the watcher and by readers of statistics, never where an id is taken.
     watched: Mutex<Watched>,
@@ -48,15 +52,17 @@ struct Watched {
     target: i64,
     /// The offset before the ids were stopped.
     offset_before_stop: i64,
-    /// When (boot clock) the wall clock was last set ahead, and by how much since it was believed.
+    /// When (boot clock) the wall clock was last set by more than `DOUBTED`, ahead or back, and by
+    /// how many nanoseconds it is ahead in all since it was last trusted; `None` unless that is more
+    /// than `DOUBTED`.
     set_ahead: Option<(Duration, i64)>,
     steps: ClockSteps,
 }
 
-/// A wall clock that was set ahead.
+/// A setting of the wall clock that a claim does not trust yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Doubt {
-    /// When, by the boot clock.
+    /// When the wall clock was set ahead, by the boot clock.
     pub(crate) at: Duration,
     /// By how much.
     pub(crate) by: Duration,
@@ -110,8 +116,9 @@ impl IdClock {
         this
     }
 
-    /// Sets the ids' clock to the wall clock at once if that is ahead, however far: a caller said
-    /// that it is right. Returns by how much.
+    /// Sets the ids' clock to the wall clock at once if the wall clock is ahead, however far. An
+    /// operator or the peers must have confirmed the wall clock. Returns by how much the ids' clock
+    /// was moved.
     pub(crate) fn follow(&self) -> Duration {
         let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
         // BLOCKED would pass the comparison, but only a look may end a stop.
@@ -145,14 +152,15 @@ impl IdClock {
         (offset != BLOCKED).then(|| (offset - target) / 1_000_000)
     }
 
-    /// Whether the wall clock was set ahead a moment ago: a claim takes it for the floor of a worker
-    /// id, which could not be lowered again. One that was not set at all before (`unset_before`) is
-    /// believed at once.
+    /// Whether the wall clock was set far ahead a moment ago. A claim computes the ceiling of a
+    /// worker id from it, which could not be lowered again. A clock that showed a time before
+    /// `unset_before` had not been set at all: its first setting is trusted at once.
     pub(crate) fn in_doubt(&self, unset_before: UnixMillis) -> Option<Doubt> {
         self.read(unset_before).1
     }
 
-    /// The wall clock; refused while it is in doubt, other than by what the caller believes.
+    /// The wall clock's time. Refused while the clock is in doubt, unless the doubt is `believed`,
+    /// which the peers have resolved.
     pub(crate) fn settled(
         &self,
         unset_before: UnixMillis,
@@ -163,7 +171,7 @@ impl IdClock {
         Ok(UnixMillis::new(wall / 1_000_000))
     }
 
-    /// Sets the ids' clock to the wall, as [`Self::settled`] allows.
+    /// Sets the ids' clock to the wall clock. Refused in the same cases as [`Self::settled`].
     pub(crate) fn anchor_settled(
         &self,
         unset_before: UnixMillis,
@@ -174,7 +182,7 @@ impl IdClock {
         Ok(())
     }
 
-    /// The boot clock, and wall minus boot clock; refused as [`Self::settled`] says.
+    /// The boot clock, and wall minus boot clock. Refused in the same cases as [`Self::settled`].
     fn read_settled(
         &self,
         unset_before: UnixMillis,
@@ -188,7 +196,7 @@ impl IdClock {
     fn read(&self, unset_before: UnixMillis) -> ((Duration, i64), Option<Doubt>) {
         let mut before = self.clock.boot();
         let (mut wall, mut boot) = (nanos(self.clock.wall()), self.clock.boot());
-        // A wide reading says too little, unless this process gets no narrow one.
+        // Repeat a reading that took too long, at most ten times; then use the last one all the same.
         for _ in 0..10 {
             if boot.saturating_sub(before) <= WIDEST_READING {
                 break;
@@ -276,14 +284,14 @@ impl IdClock {
 }
 
 impl Watched {
-    /// Remembers what the wall clock shows, and whether it was set since.
+    /// Records the reading, and whether the wall clock was set since the last one.
     fn notice(&mut self, boot: Duration, target: i64) {
         let moved = target - self.target;
         self.steps.notice(moved);
         let lately = self.set_ahead.filter(|(at, _)| boot.saturating_sub(*at) < SETTLED);
         let set_by = lately.map_or(moved, |(_, by)| by + moved);
         match moved.abs() > DOUBTED {
-            // Back where it was.
+            // The clock was set back to about where it was before.
             true if set_by <= DOUBTED => self.set_ahead = None,
             true => self.set_ahead = Some((boot, set_by)),
             false => {}
@@ -306,7 +314,7 @@ impl ClockSteps {
     }
 }
 
-/// Nanoseconds of a duration of at most 146 years; longer ones become that.
+/// Converts a duration to nanoseconds; one of more than 146 years becomes 146 years.
 #[inline]
 const fn nanos(duration: Duration) -> i64 {
     const MOST: u64 = i64::MAX.cast_unsigned() / 2;
@@ -354,7 +362,7 @@ mod tests {
         assert_eq!(ids.in_doubt(START), None);
     }
 
-    /// One tick after the start.
+    /// The ids' clock, created one `TICK` after `START`, and the wall clock that it reads.
     fn clock(tolerance: Duration) -> (Arc<ManualClock>, IdClock) {
         let manual = Arc::new(ManualClock::at(START));
         manual.advance(TICK);
@@ -493,7 +501,8 @@ mod tests {
         assert_eq!(ids.ahead_of_wall(), Some(-4), "5 ms, less what was slewed since");
     }
 
-    /// W-20: a wall that runs too fast or too slow is followed at 500 ppm and no faster.
+    /// Failure W-20 (docs/failures.md): the ids' clock follows a wall clock that runs too fast or
+    /// too slow at 500 ppm at most.
     #[test]
     fn the_rate_of_the_ids_clock_is_bounded() {
         for (per_tick, most) in [(110, 1), (100, 0), (99, 1)] {

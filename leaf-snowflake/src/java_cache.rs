@@ -1,5 +1,5 @@
-//! What a Java Leaf left on this machine. It is read at every start: a Java Leaf may have run in
-//! between.
+//! The cache files that a Java Leaf left on this machine. They are read at every start, because a
+//! Java Leaf may have run in between.
 //!
 //! The original writes `workerID.properties` with `workerID=N`; the community fork adds
 //! `maxTimestamp=N`, and in its local mode writes `workerID.json` instead. Both lie in
@@ -26,12 +26,14 @@ const LARGEST: u64 = 64 * 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JavaCache {
     pub(crate) worker: u32,
-    /// No Java process of this machine issued at or above this; `None` when the file has no time.
+    /// No Java Leaf of this machine has issued a timestamp at or above this; `None` if the file has
+    /// no time.
     pub(crate) floor: Option<UnixMillis>,
 }
 
 impl JavaCache {
-    /// If the file is unchanged at this time, no live Java Leaf writes it.
+    /// The time from which an unchanged file proves that no live Java Leaf writes it; `None` if the
+    /// file has no time.
     pub(crate) fn silent_at(&self) -> Option<UnixMillis> {
         self.floor.map(|floor| floor - ISSUES_AFTER_REPORT + WATCH)
     }

@@ -1,12 +1,13 @@
 //! Snowflake ids: timestamp, worker id and sequence in 63 bits, without a round trip per id.
 //!
-//! What keeps two nodes apart is data, not a clock check. The time of a worker id is cut into
-//! slices: a holder issues only timestamps from its *floor* up to a *ceiling* that was written down
-//! durably before, and the next holder starts at or above that ceiling. Whatever a clock, a
-//! pause or a crash does, a slice has one owner.
+//! Two nodes never issue the same id. What ensures this is durable data, not a check of the clocks.
+//! The timestamps of each worker id are divided into slices: a holder issues only timestamps from
+//! its *floor* up to a *ceiling* that was written down durably before, and the next holder starts
+//! at or above that ceiling. Whatever a clock, a pause or a crash does, a slice has one owner.
 //!
 //! A [`Registry`] gives out worker ids; the stores behind it are in `leaf-registry`. A state file
-//! keeps a second, nearer ceiling, so that a restart on the same machine needs no wait.
+//! holds a second, lower ceiling: a node that restarts on the same machine continues from there,
+//! without a wait.
 //!
 //! ```
 //! use leaf_snowflake::{Identity, MemoryFenceStore, SnowflakeConfig, SnowflakeGenerator};

@@ -1,12 +1,14 @@
 //! Whether the peers' clocks agree with this one.
 //!
-//! A node whose clock is far ahead would push the floor of its worker id ahead, and nobody could
-//! use it until real time has caught up. So it asks its live peers before it claims: by default
-//! more than half of those that answer must agree within `max_offset`. The rule of Meituan's
-//! article, the mean, can be chosen; one peer that is a day ahead moves a mean, but no majority.
+//! A node whose clock is far ahead would push the ceiling of its worker id ahead, and no other node
+//! could use that worker id until real time has caught up. So a node reads the clocks of its live
+//! peers before it claims: by default more than half of those that answer must agree within
+//! `max_offset`. The rule of Meituan's article, the mean, can be chosen instead; one peer that is a
+//! day ahead moves a mean, but no majority.
 //!
-//! A reading was taken somewhere between question and answer, so it is uncertain by half of that
-//! time. This file compares numbers; how peers are found and asked is the [`Peers`]' matter.
+//! A peer reads its clock at some moment between request and response, so the comparison is
+//! uncertain by half of that time. This file only compares times; an implementation of [`Peers`]
+//! finds the peers and asks them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,14 +21,14 @@ use tokio::time::Instant;
 
 use crate::{Identity, RegistryError, RegistryErrorKind, SnowflakeErrorKind};
 
-/// Deadline of one question.
+/// Deadline of one request to a peer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long after a failure the registry is asked again who the peers are.
+/// Pause before the registry is asked again for the list of peers, after a failure.
 const LIST_AGAIN: Duration = Duration::from_millis(100);
-/// At most this many are asked, drawn at random: of a thousand nodes that start, not all ask the
-/// same ones.
+/// At most this many peers are asked. They are drawn at random, so that a thousand nodes that start
+/// together do not all ask the same ones.
 const MOST_ASKED: usize = 32;
-/// A peer answers in whole milliseconds.
+/// The resolution of a peer's answer, which is in whole milliseconds.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
 /// Finds and asks the other live nodes.
@@ -34,42 +36,43 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     /// The other live nodes; empty when there are none.
     ///
     /// # Errors
-    /// Why they are not known. Without a list no worker id is claimed.
+    /// The reason why they cannot be listed. Without a list this node claims no worker id.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Identity>, RegistryError>>;
 
     /// What the peer's wall clock shows; `None` when it does not answer.
     fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>>;
 }
 
-/// What counts as agreement of the peers' clocks with one's own.
+/// When the peers' clocks count as agreeing with this node's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PeerRule {
-    /// More than half of those that answer are within `max_offset`.
+    /// More than half of the peers that answer are within `max_offset` of this node's clock.
     #[default]
     Majority,
-    /// The mean of the peers' clocks is within `max_offset`: the rule of Meituan's article on Leaf.
+    /// The mean of the peers' clocks is within `max_offset` of this node's clock: the rule of
+    /// Meituan's article on Leaf.
     Mean,
 }
 
 /// How a peer's clock differs from this node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerClock {
-    /// Where the peer tells its clock.
+    /// The address at which the peer answers with its clock.
     pub peer: Identity,
     /// This node's clock minus the peer's, in milliseconds.
     pub offset: i64,
-    /// How wrong `offset` may be in either direction: half of the round trip, and 1 ms, since a peer
-    /// tells whole ones.
+    /// How wrong `offset` may be in either direction: half of the round trip, plus 1 ms, because a
+    /// peer answers in whole milliseconds.
     pub uncertainty: Duration,
 }
 
-/// What the peers say.
+/// The result of the comparison with the peers' clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Nobody answered.
     Alone,
-    /// The rule is satisfied. `agreeing` counts the peers that each agree by themselves, also where
-    /// the rule is the mean.
+    /// The rule is satisfied. `agreeing` counts the peers whose own clock is within `max_offset`,
+    /// even if the rule is the mean.
     Agrees {
         agreeing: usize,
         reached: usize,
@@ -90,11 +93,11 @@ impl Verdict {
     }
 }
 
-/// Asks the peers and compares.
+/// Reads the peers' clocks and compares them with this node's clock.
 ///
 /// # Errors
-/// Why it is not known who they are. A connection that breaks is no reason: the registry is asked
-/// again, for two seconds in all.
+/// The registry's error, if it cannot list the peers. While it is unavailable, the list is
+/// requested again, for two seconds in all.
 pub(crate) async fn compare(
     peers: Arc<dyn Peers>,
     clock: Arc<dyn Clock>,
@@ -104,10 +107,10 @@ pub(crate) async fn compare(
     Ok(judge(rule, max_offset, &read_all(peers, clock).await?))
 }
 
-/// The clocks of those that answer, of up to [`MOST_ASKED`].
+/// Asks up to [`MOST_ASKED`] peers, and returns the clocks of those that answer.
 ///
 /// # Errors
-/// Those of [`compare`].
+/// The errors of [`compare`].
 pub(crate) async fn read_all(
     peers: Arc<dyn Peers>,
     clock: Arc<dyn Clock>,
@@ -121,7 +124,7 @@ pub(crate) async fn read_all(
     Ok(questions.join_all().await.into_iter().flatten().collect())
 }
 
-/// The live nodes, by several attempts.
+/// Lists the live nodes; while the registry is unavailable, tries again for two seconds in all.
 async fn list(peers: &dyn Peers) -> Result<Vec<Identity>, RegistryError> {
     let until = Instant::now() + 2 * PATIENCE;
     loop {
@@ -194,8 +197,9 @@ mod tests {
         !matches!(judge(rule, MAX_OFFSET, &readings), Verdict::Refuses { .. })
     }
 
-    /// Failure W-13 (docs/failures.md). By the majority this node is refused if its own clock is wrong, and goes on
-    /// if only one peer's is. By the mean both can come out wrong.
+    /// Failure W-13 (docs/failures.md). The majority rule refuses a node whose own clock is wrong,
+    /// and lets it go on if only one peer's clock is. The mean rule can decide wrongly in both
+    /// cases.
     #[test]
     fn a_majority_is_not_moved_by_one_clock() {
         use PeerRule::{Majority, Mean};

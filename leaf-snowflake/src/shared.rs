@@ -1,5 +1,5 @@
-//! What callers and the keeper share: the lease that ids are taken from, the clock, and why there
-//! is no id when there is none.
+//! State that callers and the keeper share: the leases, the ids' clock, and the reason why no id
+//! can be issued at the moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,10 +13,10 @@ use tokio::sync::{Notify, Semaphore};
 use crate::fork::ForkGuard;
 use crate::id_clock::IdClock;
 use crate::lease_chain::LeaseSequencer;
-use crate::ticker::Ticker;
+use crate::ticker::{Ticker, Ticking};
 use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
-/// An operator is told of the end of the layout from this many days before it.
+/// How many days before the end of the layout's timestamps the health warns of it.
 const END_IS_NEAR: u64 = 180;
 
 #[derive(Debug)]
@@ -24,13 +24,13 @@ pub(crate) struct Shared {
     pub(crate) clock: IdClock,
     pub(crate) fork: ForkGuard,
     pub(crate) ticker: Ticker,
-    /// For the thread of the ticker.
+    /// Handed to the ticker's thread, which must not keep the generator alive.
     myself: Weak<Self>,
-    /// Told when a ceiling rose, and when a lease began or ended.
+    /// Notified when a ceiling rises, and when a lease begins or ends.
     pub(crate) raised: Notify,
-    /// Whose turn it is among the callers that wait: first come, first served. While somebody
-    /// waits, its one permit is taken, and others that are ready to wait queue behind; `try_next`
-    /// and `try_take` do not.
+    /// Orders the callers that wait, first come, first served. The caller whose turn it is holds
+    /// the one permit, and other callers that may wait queue for it; `try_next` and `try_take`
+    /// ignore it.
     pub(crate) turn: Semaphore,
     /// Wakes the keeper: a caller met the ceiling.
     pub(crate) wake: Notify,
@@ -39,9 +39,9 @@ pub(crate) struct Shared {
     pub(crate) layout: Layout,
     /// How long a caller waits.
     pub(crate) wait: Duration,
-    /// An operator is told where the ids' time is behind the clock by more.
+    /// If the ids' clock is behind the wall clock by more than this, the health reports it.
     max_offset: Duration,
-    /// The first lease. Those after it are found from it, see [`LeaseSequencer::successor`].
+    /// The first lease. It links to the later ones, see [`LeaseSequencer::successor`].
     first: OnceLock<Arc<LeaseSequencer>>,
     status: Mutex<Status>,
 }
@@ -52,7 +52,7 @@ struct Status {
     /// The error of the last claim; `None` once a claim has succeeded. The caller of the claim gets
     /// the error, too, so that it is not logged here.
     claim_refusal: Option<SnowflakeError>,
-    /// What is not as it should be at the moment.
+    /// The current troubles: for each its health code and a text.
     trouble: BTreeMap<Trouble, (HealthCode, String)>,
     leases_lost: u64,
     /// The lease as the keeper last wrote it down, and whether the registry confirmed it.
@@ -90,12 +90,35 @@ impl Trouble {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No worker id: before the first claim, or from the loss of one to the next.
+    /// No worker id is held: before the first claim, or after a loss until the next claim.
     Starting,
     Held,
     /// The worker id was lost, and this node may not claim another one: final.
     Lost,
     Closed,
+}
+
+impl Ticking for Shared {
+    fn ticker(&self) -> &Ticker {
+        &self.ticker
+    }
+
+    /// The position of the first lease's sequencer; `None` once that lease is closed.
+    fn position(&self) -> Option<u64> {
+        self.first.get()?.position()
+    }
+
+    fn now_nanos(&self) -> Option<u64> {
+        self.clock.now_nanos()
+    }
+
+    fn tick(&self, nanos: u64) -> u64 {
+        Self::tick(self, nanos)
+    }
+
+    fn sequence_bits(&self) -> u32 {
+        self.layout.bits(Field::Sequence)
+    }
 }
 
 impl Shared {
@@ -127,7 +150,7 @@ impl Shared {
         })
     }
 
-    /// Takes from the current lease what `take` wants of it at this tick.
+    /// Calls `take` with the sequencer of the current lease and the current tick.
     #[inline]
     pub(crate) fn attempt<T>(
         &self,
@@ -152,23 +175,14 @@ impl Shared {
         }
     }
 
-    /// Once in 16 us: whether this process is a forked child; and whether the ids are asked for so
-    /// fast that the clock need not be read for each.
+    /// Called once in 16 us. Returns whether this process is a forked child. Also measures the
+    /// load: if it is high, the ticker starts, so that the clock is not read for each id.
     #[cold]
     fn compare_and_look(&self, first: &Sequencer, interval: u64) -> bool {
         if let Some(position) = first.position() {
             self.ticker.look(interval, position, &self.myself);
         }
         self.fork.compare(interval)
-    }
-
-    /// The position of the first lease, while it is open.
-    pub(crate) fn position(&self) -> Option<u64> {
-        self.first.get()?.position()
-    }
-
-    pub(crate) fn sequence_bits(&self) -> u32 {
-        self.layout.bits(Field::Sequence)
     }
 
     #[inline]
@@ -203,7 +217,8 @@ impl Shared {
         }
     }
 
-    /// Takes the next id for a caller that is ready to wait: `Err(None)` while others wait already.
+    /// Calls [`Self::attempt`] for a caller that may wait. Returns `Err(None)` without an attempt
+    /// while other callers wait already.
     #[inline]
     pub(crate) fn attempt_in_turn<T>(
         &self,
@@ -234,7 +249,7 @@ impl Shared {
         self.held().map(|sequencer| sequencer.worker())
     }
 
-    /// Gives out nothing before this instant any more, if a lease is held.
+    /// Skips all timestamps before this instant. Does nothing if no lease is held.
     pub(crate) fn skip_to(&self, instant: UnixMillis) {
         if let Some(sequencer) = self.held() {
             sequencer.skip_to(self.layout.tick_from(instant));
@@ -269,7 +284,7 @@ impl Shared {
         self.raised.notify_waiters();
     }
 
-    /// Ends the ids for callers. A phase that is already `Lost` or `Closed` stays.
+    /// Stops the issuing of ids and sets the phase, unless it is already `Lost` or `Closed`.
     pub(crate) fn end(&self, phase: Phase) {
         if let Some(sequencer) = self.newest() {
             sequencer.close();
@@ -282,7 +297,8 @@ impl Shared {
         self.raised.notify_waiters();
     }
 
-    /// Something is not as it should be; logged when it begins, and not again until it is resolved.
+    /// Records a trouble for the health. It is logged when it begins, and not again until it is
+    /// resolved.
     pub(crate) fn set_trouble(&self, with: Trouble, what: String) {
         // Logged without the lock.
         let before = self.status().trouble.insert(with, (with.code(), what.clone()));
@@ -291,7 +307,8 @@ impl Shared {
         }
     }
 
-    /// Records for the health why the claim has not succeeded, or that it has; logs nothing.
+    /// Records for the health why the claim has not succeeded yet, or with `None` that it has; logs
+    /// nothing.
     pub(crate) fn note_claim(&self, refusal: Option<&SnowflakeError>) {
         self.status().claim_refusal = refusal.cloned();
     }
@@ -307,12 +324,12 @@ impl Shared {
         }
     }
 
-    /// Lets the view show the lease as it is written down.
+    /// Stores the lease, as it was written down, for the view.
     pub(crate) fn publish(&self, saved: SavedLease, confirmed: bool) {
         self.status().lease = Some((saved, confirmed));
     }
 
-    /// Lets the view show a local ceiling that was raised.
+    /// Stores a raised local ceiling for the view.
     pub(crate) fn publish_local_ceiling(&self, ceiling: UnixMillis) {
         if let Some((saved, _)) = &mut self.status().lease {
             saved.local_ceiling = ceiling;
@@ -365,9 +382,10 @@ impl Shared {
         };
         if let Some(refusal) = sequencer.refuses(self.layout.tick_at(now), self.wait) {
             let why = self.explain(refusal);
-            // After a crash ids may run ahead of the clock for a while, under load up to the
-            // ceiling, which the keeper raises again and again. That it cannot is told once the
-            // clock has reached the ceiling, or at once where the clock is far behind it.
+            // After a crash ids may run ahead of the clock for a while. Under load they reach the
+            // ceiling, which the keeper raises again and again: that is no failure. Report the
+            // ceiling only once the clock has reached it, or if the ids are ahead of the clock by
+            // more than callers wait.
             let ahead = sequencer.next_free() - now;
             let ran_ahead =
                 refusal == Refusal::Ceiling && ahead > Duration::ZERO && ahead <= self.wait;
@@ -378,7 +396,7 @@ impl Shared {
         if trouble.is_empty() { Health::Ready } else { Health::Degraded(trouble) }
     }
 
-    /// How long the layout's timestamps last.
+    /// Whole days until the layout's last timestamp.
     fn days_left(&self) -> u64 {
         (self.layout.end() - self.clock.wall()).as_secs() / 86_400
     }

@@ -1,16 +1,17 @@
-//! The current tick without a reading of the clock. Callers use it under a load of single ids where
-//! to read the clock would cost more than the id.
+//! The current tick, for callers that do not read the clock. It is used under a load of so many
+//! single ids that reading the clock would cost more than the id.
 //!
 //! Invariant: [`Ticker::tick`] is a tick that the ids' clock has shown, and is `None` in a forked
-//! child. It may be old: as old as a reading by a caller that was suspended before it took its id.
-//! So nothing depends on it but the time in an id: the sequencer gives out no position twice and
-//! none from the ceiling on, whatever tick it is told; and once the sequence of an old tick is used
-//! up, it refuses, and the caller reads the clock. After a freeze of the process, or of the thread
-//! that writes the tick, the ids that are left have the old time: those of that tick, and of up to
-//! nine before it where the sequencer was catching up; after a restart also of the ticks up to the
-//! first free one, by which the sequencer may be ahead of the clock.
+//! child. It may be old, just as a reading of the clock is if the caller is suspended before it
+//! takes its id. So only the time in an id depends on it: whatever tick the sequencer is given, it
+//! gives out no position twice and none at or above the ceiling. Once the sequence of an old tick
+//! is used up, the sequencer refuses, and the caller reads the clock. After a freeze of the
+//! process, or of the thread that writes the tick, the ids that are left still get the old time:
+//! those of that tick, of up to nine ticks before it if the sequencer was catching up, and after a
+//! restart those of the ticks by which the sequencer may be ahead of the clock.
 //!
-//! The thread lives as long as the load. A generator that is used less has none.
+//! The thread that writes the tick runs as long as the load lasts. A generator with less load has
+//! no such thread.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,22 +20,40 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use forkguard::atfork::Guard;
 
-use crate::shared::Shared;
-
 /// An interval of 16 us in which at least this many ids were taken is busy. That is 6 M ids a
 /// second.
 const BUSY: u64 = 100;
-/// The thread begins after this number of busy intervals without another one in between: 0.8 ms.
-/// The 4,096 ids of one tick of the default layout fill 41 intervals.
+/// The thread starts after this many busy intervals in a row: 0.8 ms. The 4,096 ids of one tick of
+/// the default layout fill fewer, 41.
 const BUSY_INTERVALS: u32 = 48;
-/// A millisecond in which fewer ids were taken is quiet. The default layout, which has 4,096, does
-/// not keep a thread.
+/// A millisecond in which fewer ids were taken is quiet. The default layout has only 4,096 ids per
+/// millisecond, so it does not keep the thread running.
 const QUIET: u64 = 5_000;
-/// The thread ends after this number of quiet milliseconds without another one in between.
+/// The thread ends after this many quiet milliseconds in a row.
 const QUIET_MILLIS: u32 = 32;
 const MILLI: u64 = 1_000_000;
 
-/// The tick, and who writes it.
+/// What the thread that writes the tick needs of a generator.
+pub(crate) trait Ticking: Send + Sync + 'static {
+    /// The ticker to which the thread writes the tick.
+    fn ticker(&self) -> &Ticker;
+
+    /// The position of the first lease's sequencer; `None` before that lease begins, and once it is
+    /// closed, even if another lease has replaced it.
+    fn position(&self) -> Option<u64>;
+
+    /// The ids' clock in nanoseconds since 1970; `None` while ids are stopped because the wall
+    /// clock is behind.
+    fn now_nanos(&self) -> Option<u64>;
+
+    /// The tick at this time of the ids' clock.
+    fn tick(&self, nanos: u64) -> u64;
+
+    /// How many bits of a position are the sequence.
+    fn sequence_bits(&self) -> u32;
+}
+
+/// The current tick, and the state of the thread that writes it.
 #[derive(Debug)]
 pub(crate) struct Ticker {
     /// The tick plus one; 0 while nobody writes it.
@@ -44,7 +63,8 @@ pub(crate) struct Ticker {
     /// Whether there is a thread.
     runs: AtomicBool,
     /// The interval and the position of the last look, and the number of busy intervals up to it.
-    /// Callers that look at the same time may mix them up: they only decide when the thread begins.
+    /// Concurrent looks may leave them inconsistent, which is harmless: they only decide when the
+    /// thread starts.
     interval: AtomicU64,
     position: AtomicU64,
     busy: AtomicU32,
@@ -65,17 +85,17 @@ impl Ticker {
         }
     }
 
-    /// The current tick, or one that was it; `None` while the clock is to be read.
+    /// The current tick, or an earlier one; `None` if the caller must read the clock.
     #[inline]
     pub(crate) fn tick(&self) -> Option<u64> {
         let tick = self.tick.load(Ordering::Relaxed).checked_sub(1)?;
         (!self.fork.clone().detected_fork()).then_some(tick)
     }
 
-    /// Called once in an interval of 16 us. Begins the thread after many busy intervals. `position`
-    /// is the sequencer's: from one tick to the next it jumps, which makes one interval in a tick
-    /// look busy.
-    pub(crate) fn look(&self, interval: u64, position: u64, shared: &Weak<Shared>) {
+    /// Measures the load, and starts the thread after many busy intervals. Called once in an
+    /// interval of 16 us. `position` is that of the sequencer. It jumps from one tick to the next,
+    /// so that one interval in each tick looks busy even without a load.
+    pub(crate) fn look(&self, interval: u64, position: u64, ticking: &Weak<impl Ticking>) {
         let before = self.interval.fetch_max(interval, Ordering::Relaxed);
         // Another caller looked in the same interval, or a later one.
         if before >= interval {
@@ -91,16 +111,16 @@ impl Ticker {
         {
             return;
         }
-        let shared = Weak::clone(shared);
+        let ticking = Weak::clone(ticking);
         let thread = std::thread::Builder::new().name("leaf-ticker".into());
-        // Without a thread the clock is read for each id, and another load tries again.
-        if thread.spawn(move || write_ticks(&shared)).is_err() {
+        // Without a thread callers read the clock for each id, and the next high load tries again.
+        if thread.spawn(move || write_ticks(&ticking)).is_err() {
             self.busy.store(0, Ordering::Relaxed);
             self.runs.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Lets callers read the clock.
+    /// Ends the use of the tick: callers read the clock again.
     fn end(&self) {
         self.tick.store(0, Ordering::Relaxed);
         self.busy.store(0, Ordering::Relaxed);
@@ -110,31 +130,31 @@ impl Ticker {
 
 /// Writes the tick once in each millisecond while there is a load.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, which may sleep")]
-fn write_ticks(shared: &Weak<Shared>) {
+fn write_ticks(ticking: &Weak<impl Ticking>) {
     let (mut before, mut quiet) = (0, 0);
     loop {
         // A generator that was dropped needs no tick.
-        let Some(shared) = shared.upgrade() else { return };
-        let ticker = &shared.ticker;
+        let Some(ticking) = ticking.upgrade() else { return };
+        let ticker = ticking.ticker();
         // A clock that went back stops the ids, and a lease that was closed has none.
-        let (Some(position), Some(now)) = (shared.position(), shared.clock.now_nanos()) else {
+        let (Some(position), Some(now)) = (ticking.position(), ticking.now_nanos()) else {
             return ticker.end();
         };
-        let taken = taken(before, position, ticker.start_below, shared.sequence_bits());
+        let taken = taken(before, position, ticker.start_below, ticking.sequence_bits());
         before = position;
         quiet = if taken < QUIET { quiet + 1 } else { 0 };
         if quiet == QUIET_MILLIS {
             return ticker.end();
         }
-        ticker.tick.store(shared.tick(now) + 1, Ordering::Relaxed);
-        drop(shared);
+        ticker.tick.store(ticking.tick(now) + 1, Ordering::Relaxed);
+        drop(ticking);
         std::thread::sleep(Duration::from_nanos(MILLI - now % MILLI));
     }
 }
 
-/// How many ids were taken between two positions, about: of those that were taken in a tick before the
-/// last one only a full tick's are counted. The first id of a tick has a sequence number up to
-/// `start_below`.
+/// About how many ids were taken between two positions. If the tick has changed, counts only the
+/// ids of the last tick, or one full tick if the position is at the start of a tick. The first id
+/// of a tick has a sequence number below `start_below`, which is subtracted.
 fn taken(before: u64, position: u64, start_below: u64, sequence_bits: u32) -> u64 {
     let (of_tick, full) = (position & ((1 << sequence_bits) - 1), 1 << sequence_bits);
     match (position >> sequence_bits).saturating_sub(before >> sequence_bits) {
@@ -154,6 +174,7 @@ mod tests {
 
     use super::*;
     use crate::lease_chain::LeaseSequencer;
+    use crate::shared::Shared;
     use crate::{Identity, SnowflakeConfig, SnowflakeErrorKind};
 
     const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
@@ -191,7 +212,7 @@ mod tests {
         let now = START + Duration::from_secs(5);
         assert!(ids[old..].iter().all(|id| time(id) == now), "the others have the clock's");
 
-        // Neither one from before the ids nor one from the ceiling on.
+        // Neither a tick from before these ids nor one from the ceiling on does harm.
         for tick in [0, LAYOUT.tick_at(START), LAYOUT.tick_at(START + Duration::from_secs(60))] {
             shared.ticker.tick.store(tick + 1, Ordering::Relaxed);
             assert!(take().unwrap() > ids[7999], "tick {tick}");
@@ -209,9 +230,9 @@ mod tests {
         for interval in 1..=u64::from(BUSY_INTERVALS) {
             assert!(!ticker.runs.load(Ordering::Relaxed), "interval {interval}");
             position += BUSY;
-            ticker.look(interval, position, &Weak::new());
-            ticker.look(interval, position + 1, &Weak::new());
-            ticker.look(interval - 1, position + 2, &Weak::new());
+            ticker.look(interval, position, &Weak::<Shared>::new());
+            ticker.look(interval, position + 1, &Weak::<Shared>::new());
+            ticker.look(interval - 1, position + 2, &Weak::<Shared>::new());
         }
         assert!(ticker.runs.load(Ordering::Relaxed));
     }
@@ -233,7 +254,7 @@ mod tests {
         }
     }
 
-    /// A thread comes with the load and leaves with it.
+    /// The thread starts when the load begins, and ends with it.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the thread under test goes by the real clock")]
     fn the_thread_lives_as_long_as_the_load() {

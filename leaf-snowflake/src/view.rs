@@ -1,4 +1,4 @@
-//! What a generator looks like at one moment, for dashboards, metrics and the command line.
+//! A snapshot of a generator, for dashboards, metrics and the command line.
 
 use leaf_core::{Health, UnixMillis, WorkerId};
 
@@ -11,21 +11,22 @@ use crate::ClockSteps;
 pub struct SnowflakeView {
     /// Whether ids can be issued now, and if not why.
     pub health: Health,
-    /// The worker id, once one is held.
+    /// The worker id; `None` while none is held.
     pub worker: Option<WorkerId>,
     /// The term of the lease, incremented by every claim of the worker id; 0 while none is held.
     pub term: u64,
     /// Whether the registry confirmed the lease: `false` on a node that started from its state file
     /// while the registry was away, until the registry answers.
     pub confirmed: bool,
-    /// No id is issued at or above this: what the state file allows.
+    /// The local ceiling, written in the state file: no id is issued at or above it. Without a
+    /// state file it equals the registry ceiling.
     pub local_ceiling: UnixMillis,
-    /// No id is issued at or above this: what the registry allows.
+    /// The ceiling in the registry's record: no id is issued at or above it.
     pub registry_ceiling: UnixMillis,
     /// The first instant above all ids issued under this lease.
     pub next_free: UnixMillis,
-    /// By how many milliseconds the ids' clock is ahead of the wall clock; `None` while ids stand
-    /// still because the wall clock went back.
+    /// By how many milliseconds the ids' clock is ahead of the wall clock; `None` while ids are
+    /// stopped because the wall clock went back.
     pub ahead_of_wall: Option<i64>,
     /// How often the wall clock was set.
     pub clock_steps: ClockSteps,

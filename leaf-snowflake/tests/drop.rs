@@ -1,5 +1,6 @@
-//! A generator that is dropped with its runtime, which ends under the keeper, which may be about to
-//! write. Alone in its file: a panic in a task fails no test, so a hook counts all of the process.
+//! A generator is dropped together with its runtime, while the keeper may be about to write. This
+//! is the only test in its file: a panic in a task fails no test, so a hook counts all panics of
+//! the process.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use leaf_snowflake::{
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::runtime::{Builder, Runtime};
 
-/// How a child ends that found what it should: killed by itself.
+/// The signal with which a child kills itself if its check succeeded.
 const FINE: i32 = Signal::KILL.as_raw();
 
 /// Ends a child without a destructor and without the locks that other threads of the parent held.
@@ -29,7 +29,7 @@ fn end(fine: bool) -> ! {
     }
 }
 
-/// The wait status of a child. One that waits for something that cannot come is ended.
+/// Returns the wait status of a child. A child that hangs is aborted after 10 s.
 #[expect(clippy::disallowed_methods, reason = "a process is waited for in real time")]
 fn ended(child: i32) -> i32 {
     for _ in 0..1000 {
@@ -42,7 +42,7 @@ fn ended(child: i32) -> i32 {
     waitpid(child).unwrap()
 }
 
-/// The result of what must not wait: in a child nobody wakes it.
+/// Polls `work` once. It must be ready: in a child nobody would wake it.
 fn poll<T>(work: impl Future<Output = T>) -> T {
     match std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -55,7 +55,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// While others wait.
+/// The fork happens while other callers wait.
 #[test]
 fn a_forked_child_never_waits() {
     let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());
@@ -158,7 +158,7 @@ fn a_forked_child_neither_extends_nor_releases() {
     assert!(writers.lines().all(|line| line == own), "{own}: {writers}");
 }
 
-/// While so many ids are taken that the clock is not read for each.
+/// The load is so high that the clock is not read for each id.
 #[test]
 fn a_forked_child_under_load_gets_no_id() {
     let mut config = SnowflakeConfig::new(Identity::parse("a:1").unwrap());

@@ -3,7 +3,8 @@
 use leaf_segment::store::MOST_RECORDS;
 use leaf_segment::{StoreError, TagCatalog, TagRecord};
 
-/// The records of all tags, page by page, after what a generator does once in each refresh.
+/// Returns the records of all tags. Like the refresh of a generator, it first calls `try_reading`,
+/// then reads page by page.
 ///
 /// # Errors
 /// Failures of the store.

@@ -11,12 +11,12 @@ use crate::require;
 /// A new key, for openssl.
 const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
 
-/// An authority, a server's certificate for 127.0.0.1 from it, and another authority.
+/// Two certificate authorities, and a server certificate for 127.0.0.1 that the first one signed.
 #[derive(Debug)]
 pub struct Certificates(TempDir);
 
 impl Certificates {
-    /// Makes them.
+    /// Generates the authorities, the server's certificate and the keys.
     ///
     /// # Panics
     /// When the program openssl is not installed.
@@ -87,13 +87,13 @@ impl Certificates {
         self.0.path().join(name)
     }
 
-    /// The authority that the server's certificate is from.
+    /// The certificate of the authority that signed the server's certificate.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         self.file("ca.pem")
     }
 
-    /// One that it is not from.
+    /// The certificate of an authority that did not sign the server's certificate.
     #[must_use]
     pub fn other_authority(&self) -> PathBuf {
         self.file("other-ca.pem")
@@ -105,13 +105,13 @@ impl Certificates {
         self.file("server.pem")
     }
 
-    /// The key of that.
+    /// The private key of the server's certificate.
     #[must_use]
     pub fn server_key(&self) -> PathBuf {
         self.file("server.key")
     }
 
-    /// Where they are.
+    /// The directory of all certificates and keys.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.0.path()

@@ -1,7 +1,7 @@
-//! Changes of a tag's record, by a test that is alone with it.
+//! Changes to a tag's record, for a test that is the only one to change it.
 //!
-//! A store changes a record only for a caller that names the record as it read it. Here it is read
-//! just before.
+//! A store changes a record only for a caller that presents the record as it last read it. The
+//! methods here read the record just before they change it.
 
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::store::{SealError, TagSettings, TagUpdate};
@@ -54,7 +54,7 @@ pub trait Edit: TagStore {
         }
     }
 
-    /// Raises `max_id` as plain SQL would: the generation stays.
+    /// Raises `max_id` as an SQL statement would: without a new generation.
     ///
     /// # Errors
     /// The errors of [`TagStore::update`].
@@ -70,7 +70,7 @@ pub trait Edit: TagStore {
         }
     }
 
-    /// Gives ids back that were granted in the record's generation.
+    /// Gives back ids, as ids that were granted in the record's present generation.
     ///
     /// # Errors
     /// Failures of the store.
@@ -96,8 +96,8 @@ pub trait Edit: TagStore {
         }
     }
 
-    /// Deletes a tag as if it had granted nothing, so that a test can make it again too low, as in a
-    /// store that went back.
+    /// Deletes a tag as if it had granted nothing. A test can then make it again with a lower
+    /// `max_id`, as after a restore of an old backup.
     ///
     /// # Errors
     /// The errors of [`TagStore::seal`] and [`TagStore::delete`].

@@ -17,8 +17,8 @@ const PACKAGE: &str = "etcd-server etcd-client";
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
-    /// The members' data. Behind `members`, since fields are dropped in their order: the processes are killed before
-    /// their directory is removed.
+    /// The members' data. Declared after `members`, because fields are dropped in the order of their
+    /// declaration: the processes are killed before their directory is removed.
     directory: TempDir,
     names: AtomicU32,
 }
@@ -47,7 +47,7 @@ impl Etcd {
         })
     }
 
-    /// Starts a cluster of so many members.
+    /// Starts a cluster of `members` members.
     ///
     /// # Panics
     /// When etcd is not installed or does not start.
@@ -101,7 +101,8 @@ impl Etcd {
         format!("leaf{}", self.names.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// The URL of such a name, at these ports or at those of proxies before them.
+    /// Returns the URL of the Leaf cluster `name`, at the members' ports or at the ports of proxies
+    /// in front of them.
     #[must_use]
     pub fn url(ports: &[u16], name: &str) -> String {
         let members: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
@@ -116,7 +117,7 @@ impl Etcd {
         self.try_ctl(args).unwrap_or_else(|error| panic!("etcdctl {args:?}: {error}"))
     }
 
-    /// [`ctl`](Self::ctl), where it may fail; else what it says.
+    /// As [`ctl`](Self::ctl), but returns an error if the client fails.
     ///
     /// # Errors
     /// What the client prints when it fails.
@@ -200,8 +201,8 @@ impl Etcd {
         file
     }
 
-    /// Kills the only member, and starts it again with the state of a snapshot, as a new cluster of
-    /// this token.
+    /// Kills the only member, and starts it again with the state of a snapshot, as a new cluster
+    /// with the cluster token `token`.
     ///
     /// # Panics
     /// When that fails, and where there are several members.

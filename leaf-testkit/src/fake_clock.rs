@@ -1,12 +1,12 @@
-//! A wall clock of one's own for a child process, by libfaketime. The machine's clock stays as it
-//! is.
+//! A separate wall clock for child processes, by means of libfaketime. The machine's clock stays
+//! unchanged.
 
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A wall clock that can be moved while processes run by it. Their monotonic and boot clocks are
-/// the machine's.
+/// A wall clock that a test can set while child processes use it. Their monotonic and boot clocks
+/// remain those of the machine.
 #[derive(Debug)]
 pub struct FakeClock {
     directory: TempDir,
@@ -26,7 +26,7 @@ impl FakeClock {
         clock
     }
 
-    /// Moves the clock away from the right time: `-3600`, `+0.005`, in seconds.
+    /// Sets the clock to the right time plus `offset`, in seconds: `-3600`, `+0.005`.
     ///
     /// # Panics
     /// When the file cannot be written.
@@ -37,7 +37,8 @@ impl FakeClock {
         std::fs::rename(draft, self.file()).expect("a writable directory");
     }
 
-    /// The environment that makes a process run by this clock. Ask anew for every process.
+    /// Returns the environment variables that make a process use this clock. Call it again for
+    /// every process, because it also removes the files of dead processes.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 4] {
         remove_what_the_dead_left();
@@ -60,9 +61,9 @@ impl Default for FakeClock {
     }
 }
 
-/// libfaketime makes a file of shared memory that is named after the process id, and ends a process
-/// whose file is there already. A killed process leaves its file behind, and process ids come
-/// again.
+/// libfaketime makes a file of shared memory that is named after the process id, and a process
+/// exits if its file exists already. A killed process leaves its file behind, and process ids are
+/// reused.
 fn remove_what_the_dead_left() {
     for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
         let name = file.file_name();

@@ -1,8 +1,8 @@
 //! A private Galera cluster of three MariaDB nodes.
 //!
-//! All start from copies of one data directory. The state transfer of a node that joins is
-//! therefore nothing but two scripts that tell each other so; MariaDB's own come in a package that
-//! starts a server when it is installed.
+//! All nodes start from copies of one data directory, so a joining node needs no data. The state
+//! transfer is therefore only a script that reports success on both sides. MariaDB's own transfer
+//! scripts are in a package that starts a server when it is installed.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -41,7 +41,7 @@ fi
 #[derive(Debug)]
 pub struct Galera {
     nodes: Vec<MariaDb>,
-    /// After the nodes: they are killed first.
+    /// Declared after `nodes`, so that the nodes are killed before the directory is removed.
     _transfers: TempDir,
 }
 
@@ -101,7 +101,8 @@ impl Galera {
         self.nodes[0].new_database()
     }
 
-    /// Lets clients see every conflict. By default a node tries a statement that lost once more.
+    /// Makes nodes report every conflict to the client. By default a node first retries the
+    /// statement once.
     ///
     /// # Panics
     /// When a node does not answer.
@@ -109,7 +110,8 @@ impl Galera {
         self.nodes.iter().for_each(|node| _ = node.sql("SET GLOBAL wsrep_retry_autocommit = 0"));
     }
 
-    /// How many transactions of a node were rolled back because they met another node's.
+    /// How many transactions of a node were rolled back because of a conflict with another node's
+    /// transaction.
     ///
     /// # Panics
     /// When there is no such node.
@@ -157,7 +159,7 @@ fn prepare(node: usize, bases: &[u16], transfers: &Path) -> MariaDb {
     MariaDb::prepare(options, environment)
 }
 
-/// Waits until a node takes statements in a cluster of this size.
+/// Waits until a node accepts statements and its cluster has `size` nodes.
 fn wait_for(node: &MariaDb, size: usize) {
     wait_until("the node has joined", Duration::from_secs(60), || {
         let now = node.sql("SHOW STATUS LIKE 'wsrep_cluster_size'");

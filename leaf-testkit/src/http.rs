@@ -26,7 +26,7 @@ impl Response {
     /// The body, which must be JSON.
     ///
     /// # Panics
-    /// When it is none.
+    /// When it is not JSON.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
@@ -98,8 +98,8 @@ impl HttpClient {
         self.read()
     }
 
-    /// Sends `count` GET requests at once, and hands each answer to `each` as soon as it is read:
-    /// what a server answered before its connection died was answered.
+    /// Sends `count` GET requests at once, and passes each answer to `each` as soon as it is read.
+    /// So the answers that arrived before a connection broke are counted, too.
     ///
     /// # Errors
     /// When the connection ends or an answer is not HTTP.
@@ -121,8 +121,8 @@ impl HttpClient {
         sent
     }
 
-    /// Sends `count` GET requests for ids at once, all of which must be handed out. Each is handed
-    /// to `each` as soon as it is read.
+    /// Sends `count` GET requests for ids at once. Each must succeed; its id is passed to `each` as
+    /// soon as it is read.
     ///
     /// # Errors
     /// When the connection ends.

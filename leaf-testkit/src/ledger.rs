@@ -1,7 +1,7 @@
 //! The uniqueness ledger: every id with its issuer and the time it arrived.
 //!
-//! Invariant: an id that was recorded twice never goes unnoticed: the second record panics and
-//! names both issuers and times.
+//! Invariant: no repeat goes unnoticed. The second record of an id panics and names both issuers
+//! and times.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -107,7 +107,7 @@ impl Ledger {
         gaps
     }
 
-    /// Asserts that ids came at all: a test without any proves nothing.
+    /// Asserts that enough ids are recorded: a test without ids proves nothing.
     ///
     /// # Panics
     /// When fewer than `expected` are recorded.

@@ -1,10 +1,10 @@
-//! What Leaf's tests stand on: real servers on demand, a fault proxy and the uniqueness ledger.
+//! The basis of Leaf's tests: real servers on demand, a fault proxy and the uniqueness ledger.
 //!
-//! Servers are started from installed binaries, each with its own ports and data directory, and are
-//! gone at the end of the test, also after a panic or a kill of the test process. A missing binary
-//! is a failure that says how to install it, never a skipped test.
+//! Servers are started from installed binaries, each with its own ports and data directory. They
+//! are killed at the end of the test, also after a panic or a kill of the test process. If a binary
+//! is missing, the test fails with a text that says how to install it; it is never skipped.
 //!
-//! A failure here is a panic with a text: that is how a test fails.
+//! A function here panics with a text when it fails, because that makes the test fail.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod all_tags;

@@ -1,9 +1,9 @@
-//! Load: clients that ask for ids until they are told to stop, and what became of their requests.
+//! Load: clients that request ids until they are stopped, and counts of the results.
 //!
-//! Every answer is recorded as it is read, so that what a server acknowledged before it died
-//! counts. A lost connection is counted and made anew. What a test claims of a server ("no request
-//! fails", "serves at once") is in the [`Report`]: refusals, lost connections, and the longest time
-//! without an id.
+//! Every answer is recorded as soon as it is read, so that what a server acknowledged before it
+//! died counts. A lost connection is counted and opened again. The [`Report`] has what a test
+//! asserts of a server ("no request fails", "serves at once"): refusals, lost connections, and the
+//! longest time without an id.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::{HttpClient, Ledger};
 
-/// Where a server is; nowhere while it is down.
+/// The address of a server; `None` while it is down.
 pub type Address = Arc<Mutex<Option<SocketAddr>>>;
 
 /// What the clients of a server ask.
@@ -58,7 +58,7 @@ pub struct Report {
     pub refused: u64,
     /// Connections that ended or could not be made.
     pub lost_connections: u64,
-    /// The longest time that a client was without an id, from its start to now.
+    /// The longest time that any client was without an id, including the time since its last id.
     pub longest_gap: Duration,
 }
 
@@ -67,7 +67,7 @@ pub struct Report {
 pub struct Load {
     stop: Arc<AtomicBool>,
     tally: Arc<Tally>,
-    /// They, and the witness of stalls.
+    /// The threads of the clients, and the one that measures stalls.
     clients: Vec<JoinHandle<()>>,
 }
 
@@ -118,7 +118,7 @@ impl Load {
         Self::start(ledger, issuer, &Arc::new(Mutex::new(Some(address))), plan)
     }
 
-    /// What became of the requests so far. The gap that lasts counts too.
+    /// Counts the results so far. A gap that has not ended yet counts, too.
     ///
     /// # Panics
     /// Never in practice: no holder of the locks panics.
@@ -143,11 +143,11 @@ impl Load {
     }
 
     /// Asserts that no request failed so far, and that no client was without an id for longer than
-    /// `most`. When the machine itself stood still meanwhile, a gap may be longer by as much for
-    /// each of the four wake-ups that a request needs.
+    /// `most`, plus four times the longest stall of the machine: a request needs four thread
+    /// wake-ups, and each may be delayed by such a stall.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When a request failed or a gap was longer.
     pub fn expect_unnoticed(&self, what: &str, most: Duration) {
         let report = self.report();
         let Report { refused, lost_connections, longest_gap, .. } = report;
@@ -157,7 +157,7 @@ impl Load {
         assert!(unnoticed, "{what}: {report:?}, at most {most:?} without an id expected");
     }
 
-    /// Forgets the gaps so far: what comes now is another phase of the test.
+    /// Resets the gaps and stalls measured so far, because a new phase of the test begins.
     ///
     /// # Panics
     /// Never in practice: no holder of the locks panics.
@@ -168,10 +168,11 @@ impl Load {
         *self.tally.longest_stall.lock().expect("no holder of this lock panics") = Duration::ZERO;
     }
 
-    /// Ends the clients. Their last gap ends with them.
+    /// Stops the clients. Returns the report as of this call, plus the ids that were still under
+    /// way.
     ///
     /// # Panics
-    /// When a client has: an id that came twice, an answer that is none.
+    /// When a client has panicked: because of a repeated id or an invalid answer.
     #[must_use]
     pub fn end(self) -> Report {
         let report = self.report();
@@ -250,8 +251,8 @@ impl Client {
     }
 }
 
-/// Sends a byte to another thread and back, until it is told to stop: how long that takes says how
-/// long the machine let threads wait that had something to do.
+/// Sends a byte to another thread and back, again and again until `stop` is set. How long this
+/// takes shows how long the machine delayed threads that were ready to run.
 fn witness_stalls(stop: &AtomicBool, tally: &Tally) {
     let (mut near, mut far) = UnixStream::pair().expect("two sockets");
     let echo = std::thread::spawn(move || {

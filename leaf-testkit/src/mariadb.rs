@@ -13,7 +13,7 @@ use crate::process::{from_template, is_root};
 use crate::{Certificates, Process, free_port, require, wait_until};
 
 const PACKAGE: &str = "mariadb-server-core mariadb-client-core";
-/// Small: the log is a part of every server's data directory.
+/// A small size, because every server's data directory contains the redo log.
 const LOG_SIZE: &str = "--innodb-log-file-size=16M";
 
 /// The user of the tests. It must respect `read_only`, which `ALL` would not.
@@ -24,11 +24,11 @@ pub(crate) const LEAF_USER: &str = "CREATE USER leaf@'127.0.0.1' IDENTIFIED BY '
 /// A MariaDB server with its own data directory and port.
 #[derive(Debug)]
 pub struct MariaDb {
-    /// Before the directory: killed first.
+    /// Declared before `directory`, so that the server is killed before its directory is removed.
     process: Mutex<Option<Process>>,
     directory: TempDir,
     port: u16,
-    /// Its command line, but for what every server has.
+    /// This server's additional command-line options.
     options: Vec<String>,
     environment: Vec<(&'static str, String)>,
     databases: AtomicU32,
@@ -62,8 +62,8 @@ impl MariaDb {
         server
     }
 
-    /// Starts a primary with a replica that acknowledges its writes (semi-synchronous replication
-    /// with the server's own settings, but for a time-out of 500 ms).
+    /// Starts a primary with a replica that acknowledges its writes (semi-synchronous replication,
+    /// with default settings except for a timeout of 500 ms).
     ///
     /// # Panics
     /// When MariaDB is not installed or does not start, or does not replicate.
@@ -85,8 +85,8 @@ impl MariaDb {
         (primary, replica)
     }
 
-    /// Starts a new replica of this server, which has been a member of a replication from its
-    /// beginning.
+    /// Starts a new replica of this server. This server must write a binary log, as those of
+    /// `start_replicated` do.
     ///
     /// # Panics
     /// When MariaDB does not start.
@@ -97,7 +97,8 @@ impl MariaDb {
         replica
     }
 
-    /// A server that writes a binary log from its beginning, and whose users are its own.
+    /// Starts a server that writes a binary log from its first start, and whose user accounts are
+    /// not replicated.
     fn start_member() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(1);
         let options = [
@@ -146,7 +147,7 @@ impl MariaDb {
         server
     }
 
-    /// A server without data that does not run yet.
+    /// Prepares a server that has no data yet and does not run.
     pub(crate) fn prepare(options: Vec<String>, environment: Vec<(&'static str, String)>) -> Self {
         let directory = tempfile::Builder::new().prefix("leaf-mariadb-").tempdir();
         let directory = directory.expect("a temporary directory");
@@ -186,7 +187,7 @@ impl MariaDb {
         *self.process.lock().expect("no holder of this lock panics") = Some(process);
     }
 
-    /// Ends it in order.
+    /// Shuts the server down cleanly.
     pub(crate) fn stop(&self) {
         let mut process = self.process.lock().expect("no holder of this lock panics");
         let process = process.as_mut().expect("it runs");
@@ -275,8 +276,8 @@ impl MariaDb {
                 drop(process);
                 let log = std::fs::read_to_string(self.directory.path().join("err.log"));
                 let log = log.unwrap_or_default();
-                // Seen once in 10.11.19, in trx0purge.cc, a moment after the recovery of a crash. A
-                // supervisor starts it again.
+                // This assertion failure in trx0purge.cc was seen once in 10.11.19, just after crash recovery. A
+                // supervisor would restart the server, and so does this function.
                 let crashed = log.contains("InnoDB: Assertion failure in file");
                 assert!(crashed && again, "mariadbd ended with {status}: {log}");
                 again = false;

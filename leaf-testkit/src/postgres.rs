@@ -17,7 +17,7 @@ const PACKAGE: &str = "postgresql";
 /// A PostgreSQL server with its own data directory and port.
 #[derive(Debug)]
 pub struct Postgres {
-    /// Before the directory: killed first.
+    /// Declared before `directory`, so that the server is killed before its directory is removed.
     process: Mutex<Process>,
     directory: TempDir,
     port: u16,
@@ -93,7 +93,7 @@ impl Postgres {
         server
     }
 
-    /// Starts a replica that follows this server, some way behind.
+    /// Starts a replica that follows this server asynchronously.
     ///
     /// # Panics
     /// When it does not start.
@@ -203,7 +203,7 @@ impl Postgres {
     /// Cuts a replica off from its primary.
     ///
     /// # Panics
-    /// When it goes on following.
+    /// When the replica is still connected after 30 s.
     pub fn stop_following(&self) {
         self.sql("postgres", "ALTER SYSTEM SET primary_conninfo = ''");
         self.sql("postgres", "SELECT pg_reload_conf()");
@@ -225,7 +225,8 @@ impl Postgres {
 }
 
 impl Drop for Postgres {
-    /// A killed server leaves its shared memory behind.
+    /// Stops the server with SIGQUIT, because a server that is killed leaves its shared memory
+    /// behind.
     fn drop(&mut self) {
         let process = self.process.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         if process.ended().is_none() {

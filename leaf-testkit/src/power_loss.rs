@@ -1,9 +1,10 @@
 //! What a power loss leaves of a data directory: the last synced content under the last synced
 //! names.
 //!
-//! `kill -9` keeps what the kernel holds. A library (`power_loss.c`) that is preloaded into the
-//! process remembers what was synced; after the kill, [`PowerLoss::strike`] puts exactly that back.
-//! It is stricter than most file systems: nothing that was not synced survives.
+//! After `kill -9` the kernel still has unsynced writes. A library (`power_loss.c`) that is
+//! preloaded into the process remembers what was synced; after the kill, [`PowerLoss::strike`]
+//! restores exactly that. This is stricter than most file systems: nothing that was not synced
+//! survives.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +20,7 @@ pub struct PowerLoss {
 }
 
 impl PowerLoss {
-    /// For the files in `directory`, which must exist.
+    /// Prepares the watch of the files in `directory`, which must exist.
     ///
     /// # Panics
     /// When the library cannot be built (`cc` is missing).
@@ -56,8 +57,9 @@ impl PowerLoss {
         ]
     }
 
-    /// Takes everything away that was not synced; the process must have been killed. A file that is
-    /// still there keeps its inode. Returns the names of the files that are left.
+    /// Discards everything that was not synced; the process must have been killed before. A file
+    /// that survives keeps its inode, unless it had been deleted. Returns the names of the files
+    /// that survive.
     ///
     /// # Panics
     /// When a file cannot be read or written.

@@ -74,13 +74,13 @@ impl Process {
         Self { child, name: program.into(), output, errors: errors_again, unread }
     }
 
-    /// Leaves what it writes in its pipes, which are full soon, or reads them again: a collector of
-    /// logs that hangs for a while.
+    /// Stops reading the child's output, so that its pipes soon are full, or reads it again. That
+    /// simulates a log collector that hangs for a while.
     pub fn leave_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::SeqCst);
     }
 
-    /// How many bytes of its standard error wait to be read; a page at most.
+    /// How many bytes of its standard error are unread in the pipe.
     #[must_use]
     pub fn unread_bytes(&self) -> u64 {
         rustix::io::ioctl_fionread(&self.errors).unwrap_or(0)
@@ -136,12 +136,12 @@ impl Process {
     }
 }
 
-/// Somebody whom servers that refuse to run as root can run as.
+/// The user for servers that refuse to run as root.
 #[derive(Debug)]
 pub(crate) struct User(Option<(u32, u32)>);
 
 impl User {
-    /// `nobody` where this process is root, else whoever it is.
+    /// Selects `nobody` if this process is root, else the user of this process.
     pub(crate) fn unprivileged() -> Self {
         Self(is_root().then_some((65534, 65534)))
     }
@@ -174,9 +174,9 @@ impl User {
     }
 }
 
-/// Fills the directory `to` of a server with what `make` makes in a directory that it is given, and
-/// that is not there yet. Where the variable `LEAF_TEST_TEMPLATES` names a directory, this is done
-/// once, and every server, of any test program, gets a copy.
+/// Fills the data directory `to` of a server. `make` creates the content, in a directory that it
+/// gets as its argument and that does not exist yet. If the variable `LEAF_TEST_TEMPLATES` names a
+/// directory, `make` runs only once, and every server of every test program gets a copy.
 pub(crate) fn from_template(name: &str, to: &Path, make: impl FnOnce(&Path)) {
     let Some(place) = std::env::var_os("LEAF_TEST_TEMPLATES").map(PathBuf::from) else {
         return make(to);

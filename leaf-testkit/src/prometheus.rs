@@ -18,13 +18,13 @@ const PACKAGE: &str = "prometheus";
 pub struct Prometheus {
     address: SocketAddr,
     _process: Process,
-    /// After the process, which writes there until it is killed.
+    /// Declared after the process, which writes to the directory until it is killed.
     _directory: TempDir,
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these nodes, as `job="leaf"` and `cluster="test"`, and waits until it
-    /// answers. `rules` are the text of a file of rules.
+    /// Starts a Prometheus that scrapes these nodes, as `job="leaf"` and `cluster="test"`, and
+    /// waits until it answers. `rules` is the content of its rule file.
     ///
     /// # Panics
     /// When it is not installed, refuses the rules or does not start.

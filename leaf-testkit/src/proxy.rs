@@ -21,11 +21,12 @@ pub enum Fault {
     Reset,
     /// Keeps connections open and passes nothing on, in either direction.
     BlackHole,
-    /// Passes everything on, later.
+    /// Passes everything on after a delay.
     Delay(Duration),
     /// Passes requests on and drops the replies.
     SwallowReplies,
-    /// Passes requests on, and of each connection so many replies; drops the replies after them.
+    /// Passes requests on, and this number of replies on each connection; drops the replies after
+    /// them.
     SwallowAfter(u32),
     /// Drops requests, and passes on the replies to those before.
     SwallowRequests,
@@ -38,11 +39,11 @@ pub struct FaultProxy {
     upstream: Arc<Mutex<SocketAddr>>,
     fault: watch::Sender<Fault>,
     acceptor: JoinHandle<()>,
-    /// How many connections stand.
+    /// The number of open connections.
     open: Arc<AtomicUsize>,
 }
 
-/// One of them.
+/// Counts one open connection until it is dropped.
 struct Open(Arc<AtomicUsize>);
 
 impl Drop for Open {
@@ -91,7 +92,8 @@ impl FaultProxy {
         *self.upstream.lock().expect("no holder of this lock panics") = upstream;
     }
 
-    /// Closes the connections that stand, and passes everything on again once they are closed.
+    /// Closes the open connections, waits until they are closed, and then passes everything on
+    /// again.
     ///
     /// # Panics
     /// When they do not end within 10 s.

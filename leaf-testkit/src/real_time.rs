@@ -1,8 +1,8 @@
-//! The judge of strict order: a call that was sent after another one was answered got greater ids.
+//! Checks strict order: a call that was sent after another one was answered must get greater ids.
 //!
-//! Every call is recorded with the instants at which it was sent and answered, on one clock, so
-//! callers stand in one process, on as many threads as they like. A call that got no answer gets
-//! nothing that could be judged.
+//! Every call is recorded with the instants at which it was sent and answered. All instants are of
+//! one clock, so all callers are in one process, on any number of threads. A call without an answer
+//! is not recorded.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,12 +22,13 @@ pub struct Call {
     pub greatest: i64,
 }
 
-/// A call with an id that is not greater than one that was answered before it was sent.
+/// A call that got an id which is not greater than an id that was answered before the call was
+/// sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfOrder {
     /// The call.
     pub call: Call,
-    /// The greatest id that was answered before.
+    /// The greatest id that was answered before the call was sent.
     pub answered_before: i64,
 }
 
@@ -65,7 +66,7 @@ impl Default for CallLog {
 }
 
 impl CallLog {
-    /// The instant for [`Self::record`]: take it before the call is sent.
+    /// The present instant. Take it before the call is sent, and pass it to [`Self::record`].
     #[must_use]
     pub fn now(&self) -> Duration {
         self.start.elapsed()
@@ -94,7 +95,7 @@ impl CallLog {
     /// Asserts strict order among at least `expected` calls.
     ///
     /// # Panics
-    /// When that is not so.
+    /// When a call breaks strict order, or fewer calls are recorded.
     pub fn expect_strict_order(&self, expected: usize) {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(calls.len() >= expected, "only {} calls were answered", calls.len());

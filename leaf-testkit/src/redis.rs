@@ -79,7 +79,7 @@ impl RedisClient {
     /// Reads one reply.
     ///
     /// # Errors
-    /// When the connection ends before it, or it is none.
+    /// When the connection ends before the reply, or the reply is invalid.
     pub fn read(&mut self) -> io::Result<RedisReply> {
         let line = self.line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or_else(|| invalid(&line))?;
@@ -119,7 +119,7 @@ impl RedisClient {
 }
 
 impl RedisReply {
-    /// The id that it is, as an integer or a text.
+    /// The id in this reply, whether it is an integer or a bulk string; `None` for any other reply.
     #[must_use]
     pub fn id(&self) -> Option<i64> {
         match self {

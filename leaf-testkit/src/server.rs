@@ -23,7 +23,7 @@ impl LeafServer {
     /// Starts the binary with a data directory and more arguments, and waits until it is ready.
     ///
     /// # Panics
-    /// When it ends or is not ready within 30 s; its output is in the text.
+    /// When it ends or is not ready within 60 s; its output is in the text.
     #[must_use]
     pub fn start(binary: &str, data_dir: &Path, args: &[&str], env: &[(&str, String)]) -> Self {
         let mut server = Self::launch(binary, data_dir, args, env);
@@ -31,11 +31,11 @@ impl LeafServer {
         server
     }
 
-    /// Starts another program, whose last argument is the binary, with a data directory, and waits
-    /// until the server is ready.
+    /// Starts `program`, which runs the server: the last of `args` is the server's binary. Adds the
+    /// data directory to its arguments and waits until the server is ready.
     ///
     /// # Panics
-    /// When it ends or is not ready within 30 s.
+    /// When it ends or is not ready within 60 s.
     #[must_use]
     pub fn start_wrapped(program: &str, args: &[&str], data_dir: &Path) -> Self {
         let mut all: Vec<String> = args.iter().map(ToString::to_string).collect();
@@ -54,7 +54,7 @@ impl LeafServer {
         Self::listening(Self::process(binary, data_dir, args, env))
     }
 
-    /// Starts the binary and waits until it listens, where it may as well end by itself before.
+    /// Starts the binary and waits until it listens, or until it ends before that.
     ///
     /// # Errors
     /// Its status and output, when it ends before it listens.
@@ -73,7 +73,7 @@ impl LeafServer {
     /// Makes the tables of a store in MySQL or PostgreSQL, and in them the sample tag.
     ///
     /// # Panics
-    /// When one of both fails.
+    /// When either fails.
     pub fn make_tables(binary: &str, url: &str) {
         let directory = std::env::temp_dir();
         let args = ["schema", "--apply", "--segment-store", url];
@@ -156,7 +156,7 @@ impl LeafServer {
         });
     }
 
-    /// Waits until `/readyz` answers 503 with this text in it; the whole answer.
+    /// Waits until `/readyz` answers 503 with `text` in the body, and returns the body.
     ///
     /// # Panics
     /// When it does not within 30 s.
@@ -169,31 +169,31 @@ impl LeafServer {
         })
     }
 
-    /// Where ids are served.
+    /// The address of the HTTP listener for ids.
     #[must_use]
     pub const fn ids(&self) -> SocketAddr {
         self.ids
     }
 
-    /// Where ids are served over the Redis protocol.
+    /// The address of the listener for the Redis protocol.
     ///
     /// # Panics
-    /// When that is off.
+    /// When the listener is off.
     #[must_use]
     pub const fn redis(&self) -> SocketAddr {
         self.redis.expect("the listener is on")
     }
 
-    /// Where ids are served over gRPC.
+    /// The address of the gRPC listener.
     ///
     /// # Panics
-    /// When that is off, as it is by default.
+    /// When the listener is off, as it is by default.
     #[must_use]
     pub const fn grpc(&self) -> SocketAddr {
         self.grpc.expect("the listener is on")
     }
 
-    /// Where health is served.
+    /// The address of the ops listener (health and administration).
     #[must_use]
     pub const fn ops(&self) -> SocketAddr {
         self.ops

@@ -1,8 +1,8 @@
 //! Slices of time: who issued which timestamps of a worker id.
 //!
-//! Invariant: of one worker id the timestamps of a later holder all lie above those of an earlier
-//! one. That is what makes a repeat impossible; two equal ids would be luck, since they need the
-//! same sequence, too.
+//! Invariant: all timestamps of a later holder of a worker id are above those of an earlier holder.
+//! Then ids cannot repeat. To look for equal ids would find an overlap only by luck, since they
+//! must have the same sequence, too.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Slices(HashMap<u32, BTreeMap<u64, (u64, u64)>>);
 
 impl Slices {
-    /// Records a timestamp of `worker` that its holder number `holder` issued: the term of its
-    /// lease, or whatever counts its holders.
+    /// Records that the holder number `holder` of `worker` issued the timestamp `at`. The number is
+    /// the term of its lease, or any other count of the holders.
     ///
     /// # Errors
-    /// A text that names both holders, when their slices are not apart.
+    /// A text that names both holders, if their slices overlap.
     pub fn record(&mut self, worker: u32, holder: u64, at: u64) -> Result<(), String> {
         let holders = self.0.entry(worker).or_default();
         let (least, greatest) = holders.entry(holder).or_insert((at, at));

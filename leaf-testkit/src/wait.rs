@@ -19,11 +19,11 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut ready: impl FnMut() -> Opt
     }
 }
 
-/// Asks again while the answer is an error that passes, for a minute at most: on a busy machine a
-/// server that runs may take longer to answer than Leaf waits.
+/// Calls `ask` again while it returns a temporary error (`passes`), for a minute at most: on a busy
+/// machine a running server may take longer to answer than Leaf waits.
 ///
 /// # Errors
-/// The first that does not pass, or the last.
+/// The first error that is not temporary, or the last error.
 pub async fn patiently<T, E>(
     passes: impl Fn(&E) -> bool,
     mut ask: impl AsyncFnMut() -> Result<T, E>,

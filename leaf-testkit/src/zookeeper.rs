@@ -18,7 +18,7 @@ const PACKAGE: &str = "zookeeper default-jre-headless";
 #[derive(Debug)]
 pub struct ZooKeeper {
     members: Vec<Member>,
-    /// After the members: they are killed first.
+    /// Declared after `members`, so that the servers are killed before their directory is removed.
     _directory: TempDir,
     names: AtomicU32,
 }
@@ -47,7 +47,7 @@ impl ZooKeeper {
         })
     }
 
-    /// Starts so many servers.
+    /// Starts an ensemble of `members` servers.
     ///
     /// # Panics
     /// When ZooKeeper is not installed or does not start.

@@ -11,7 +11,7 @@ use tonic::{Code, Request};
 
 use super::wire::{Failure, broken};
 
-/// What is asked for, and with which token.
+/// Which ids a request asks for, and with which token.
 pub(super) struct Asks {
     source: Source,
     token: Option<MetadataValue<Ascii>>,

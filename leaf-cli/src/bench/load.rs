@@ -1,4 +1,4 @@
-//! The load of one thread: its connections, and what came of their requests.
+//! The load of one thread: its connections, and the results of their requests.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,9 +26,10 @@ const LATE: Duration = Duration::from_secs(10);
 const NOTICED: Duration = Duration::from_millis(50);
 /// Pause before a connection that broke is made anew.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Times are counted in microseconds up to this, with three digits.
+/// The longest time that is recorded, in microseconds: one hour. Times have three significant
+/// digits.
 const LONGEST: u64 = 3_600_000_000;
-/// How many different failures are counted apart.
+/// How many different failures are counted separately; the rest counts as `others`.
 const MOST_FAILURES: usize = 20;
 
 /// One of the threads of a run.
@@ -36,16 +37,16 @@ pub(super) struct Part {
     pub(super) plan: Plan,
     pub(super) index: usize,
     pub(super) threads: usize,
-    /// Passed once the connections stand.
+    /// Where all threads wait until every connection is open.
     pub(super) ready: Arc<Barrier>,
 }
 
-/// What came of requests.
+/// The results of requests.
 #[derive(Debug)]
 pub(super) struct Tally {
     /// From sending a request to its answer, in microseconds.
     pub(super) service: Histogram<u64>,
-    /// From when it was due to its answer.
+    /// From when a request was due to its answer, in microseconds.
     pub(super) response: Histogram<u64>,
     /// How many were answered with an id.
     pub(super) answered: u64,
@@ -55,7 +56,7 @@ pub(super) struct Tally {
     pub(super) unsent: u64,
     /// Whether a server answered at all.
     pub(super) is_reached: bool,
-    /// What the others were answered, or why they were not; how often.
+    /// Requests without an id: what the server answered or why it did not, and how often.
     pub(super) failures: BTreeMap<String, u64>,
     /// How long the run took.
     pub(super) lasted: Duration,
@@ -96,7 +97,8 @@ impl Tally {
         Ok(())
     }
 
-    /// A request that was due and had no connection until the end; it waited at least so long.
+    /// Counts a request that was due and found no free connection before the end. `waited` is a
+    /// lower bound of its response time.
     fn not_sent(&mut self, waited: Duration) {
         self.unsent += 1;
         let _ = self.response.record(micros(waited));
@@ -119,7 +121,7 @@ fn micros(time: Duration) -> u64 {
 /// Runs the load of one thread.
 ///
 /// # Errors
-/// The system gives no thread.
+/// A task of the load panicked.
 pub(super) fn run(
     runtime: &Runtime,
     part: &Part,
@@ -130,8 +132,10 @@ pub(super) fn run(
     tasks.block_on(runtime, load(part, progress, ids))
 }
 
-async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tally> {
-    let Plan { target, connections, rate, duration } = &part.plan;
+/// Opens this thread's share of the connections. Returns them, and the last failure if one could
+/// not be opened.
+async fn open_connections(part: &Part) -> Result<(Vec<Connection>, Option<Failure>)> {
+    let Plan { target, connections, .. } = &part.plan;
     let share = (part.index..*connections).step_by(part.threads).count();
     let mut opening = JoinSet::new();
     for _ in 0..share {
@@ -145,6 +149,26 @@ async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tall
             Err(failure) => refused = Some(failure),
         }
     }
+    Ok((made, refused))
+}
+
+/// Waits for all connections until `end`, and returns how many have not ended by then.
+async fn wait_for(running: &mut JoinSet<()>, end: Instant) -> Result<usize> {
+    let all = async {
+        while let Some(ended) = running.join_next().await {
+            ended.context("a connection of the load")?;
+        }
+        anyhow::Ok(())
+    };
+    match tokio::time::timeout_at(end, all).await {
+        Ok(ended) => ended.map(|()| 0),
+        Err(_) => Ok(running.len()),
+    }
+}
+
+async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tally> {
+    let Plan { rate, duration, .. } = &part.plan;
+    let (made, refused) = open_connections(part).await?;
     part.ready.wait().await;
     let tally = Rc::new(RefCell::new(Tally::default()));
     if let Some(failure) = refused {
@@ -190,20 +214,9 @@ async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tall
             tally.borrow_mut().not_sent(end - due);
         }
     }
-    let all = async {
-        while let Some(ended) = running.join_next().await {
-            ended.context("a connection of the load")?;
-        }
-        anyhow::Ok(())
-    };
-    let all = tokio::time::timeout_at(end + LATE, all).await;
-    if let Ok(ended) = all {
-        ended?;
-    } else {
-        let without = Failure::Broken(format!("no answer within {LATE:?} after the end"));
-        for _ in 0..running.len() {
-            tally.borrow_mut().failed(&without);
-        }
+    let without = Failure::Broken(format!("no answer within {LATE:?} after the end"));
+    for _ in 0..wait_for(&mut running, end + LATE).await? {
+        tally.borrow_mut().failed(&without);
     }
     ids.borrow_mut().flush();
     if schedule.is_none() {
@@ -214,7 +227,7 @@ async fn load(part: &Part, progress: &Arc<Progress>, ids: Sender) -> Result<Tall
     Ok(tally)
 }
 
-/// What one connection does.
+/// The task of one connection.
 struct Asking {
     plan: Plan,
     progress: Arc<Progress>,
@@ -252,7 +265,8 @@ impl Asking {
         }
     }
 
-    /// Counts an answer. `due` is none where a request is due when it is sent.
+    /// Counts an answer. `due` is `None` if no rate is given: a request is then due when it is
+    /// sent.
     fn count(
         &self,
         answer: Result<u64, Failure>,
@@ -277,7 +291,7 @@ impl Asking {
         }
     }
 
-    /// Makes a connection anew that broke, unless the run ends first.
+    /// Replaces a connection that is broken or closed, unless the run ends first.
     async fn reopen(&self, connection: &mut Connection) {
         while Instant::now() < self.end {
             let made = Connection::open(&self.plan.target);

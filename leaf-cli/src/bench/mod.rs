@@ -34,9 +34,9 @@ use crate::cli::{Bench, Output};
 const FAST: Duration = Duration::from_millis(10);
 /// The first rate of `--ramp`, in requests a second.
 const FIRST_RATE: u32 = 1000;
-/// After the first rate that is too high, `--ramp` halves the distance so often.
+/// How often `--ramp` halves the distance between a good rate and one that is too high.
 const HALVINGS: u32 = 5;
-/// How long a rate of `--ramp` lasts, and a run without it.
+/// How long `--ramp` tries each rate, and how long a run without it takes.
 const STEP: Duration = Duration::from_secs(3);
 const RUN: Duration = Duration::from_secs(10);
 
@@ -45,7 +45,7 @@ const RUN: Duration = Duration::from_secs(10);
 struct Plan {
     target: Arc<Target>,
     connections: usize,
-    /// Requests a second; `None`: as many as are answered.
+    /// Requests a second. `None`: each connection sends the next request when it has its answer.
     rate: Option<u32>,
     duration: Duration,
 }
@@ -108,7 +108,7 @@ pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
     Ok(Done::but(crate::output::one(&measured, text, output), trouble))
 }
 
-/// Finds the highest rate that is answered fast; the tally of that rate.
+/// Finds the highest rate that is answered fast. Returns the tally of that rate.
 async fn ramp(plan: &mut Plan, ids: &repeats::Checker, steps: &mut Vec<Step>) -> Result<Tally> {
     let (mut rate, mut good, mut bad) = (plan.rate.unwrap_or(FIRST_RATE), None, None);
     let mut halvings = 0;
@@ -142,7 +142,7 @@ async fn ramp(plan: &mut Plan, ids: &repeats::Checker, steps: &mut Vec<Step>) ->
     Ok(tally)
 }
 
-/// One run.
+/// Runs the load once.
 async fn once(plan: &Plan, ids: &repeats::Checker) -> Result<Tally> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(plan.connections);
     let progress = Arc::new(Progress::default());
@@ -184,7 +184,8 @@ async fn once(plan: &Plan, ids: &repeats::Checker) -> Result<Tally> {
     Ok(all)
 }
 
-/// Shows on a terminal how far the run is, until it is over or interrupted; tells which.
+/// Shows the progress on a terminal until the run is over or interrupted. Returns whether it was
+/// interrupted.
 async fn show_progress(plan: &Plan, progress: &Progress, begun: Instant) -> bool {
     const WIDTH: usize = 30;
     let shows = std::io::stderr().is_terminal();

@@ -17,7 +17,7 @@ use anyhow::{Result, anyhow};
 
 /// How many ids a block has.
 const BLOCK: usize = 1 << 20;
-/// How many blocks wait to be sorted: then threads wait, too.
+/// The most blocks that wait to be sorted; a thread with one more waits until there is room.
 const WAITING: usize = 2;
 /// How many repeated ids are named.
 const EXAMPLES: usize = 5;
@@ -35,7 +35,7 @@ struct Sorted {
     blocks: Vec<(u64, u64)>,
 }
 
-/// What came of the check.
+/// The result of the check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Repeats {
     /// How many ids were compared.
@@ -47,7 +47,7 @@ pub(super) struct Repeats {
 }
 
 impl Checker {
-    /// Begins.
+    /// Creates the file and starts the thread that sorts.
     ///
     /// # Errors
     /// No file can be made in the directory for temporary files.
@@ -58,7 +58,7 @@ impl Checker {
         Ok(Self { blocks, sorter })
     }
 
-    /// For one thread.
+    /// Creates a sender for one thread.
     pub(super) fn sender(&self) -> Sender {
         Sender { block: Vec::new(), blocks: self.blocks.clone() }
     }
@@ -77,7 +77,7 @@ impl Checker {
     }
 }
 
-/// Where a thread puts its ids.
+/// Takes the ids of one thread.
 pub(super) struct Sender {
     block: Vec<u64>,
     blocks: SyncSender<Vec<u64>>,
@@ -92,7 +92,7 @@ impl Sender {
         }
     }
 
-    /// Passes on what there is.
+    /// Passes the collected ids on to the thread that sorts.
     pub(super) fn flush(&mut self) {
         // The thread that takes them says at the end why it is gone.
         let _ = self.blocks.send(std::mem::take(&mut self.block));
@@ -116,7 +116,7 @@ fn sort(file: File, blocks: &Receiver<Vec<u64>>) -> std::io::Result<Sorted> {
     Ok(sorted)
 }
 
-/// Seven bits a byte, the lowest first; the last byte is below 128.
+/// Writes a number seven bits at a time, the lowest first: only the last byte is below 128.
 fn write_number(to: &mut impl Write, mut number: u64) -> std::io::Result<()> {
     while number >= 0x80 {
         to.write_all(&[number as u8 | 0x80])?;

@@ -19,7 +19,7 @@ const WIDTH: f64 = 50.0;
 pub(super) struct Measured {
     pub(super) target: String,
     pub(super) connections: usize,
-    /// What was asked for; `null`: as many as are answered.
+    /// The requested rate per second; `null` if there was none.
     pub(super) rate: Option<u32>,
     pub(super) seconds: f64,
     /// How many ids came, and how many a second.
@@ -29,9 +29,9 @@ pub(super) struct Measured {
     pub(super) unsent: u64,
     /// From when a request was due to its answer.
     pub(super) response_ms: Times,
-    /// From when it was sent.
+    /// From when a request was sent to its answer.
     pub(super) service_ms: Times,
-    /// Requests without an id, by what they were answered.
+    /// Requests without an id, grouped by the server's answer or the error.
     pub(super) failures: Vec<Failed>,
     /// How many ids were compared, how many had come before, and some of them.
     pub(super) compared: u64,
@@ -83,7 +83,7 @@ pub(super) struct Step {
     rate: u32,
     per_second: f64,
     p99_ms: f64,
-    /// Whether it was answered fast enough, and wholly.
+    /// Whether 99 % of its requests were answered fast enough, and none failed.
     pub(super) holds: bool,
 }
 
@@ -215,7 +215,7 @@ pub(super) fn text(measured: &Measured) -> String {
     text
 }
 
-/// The page, which needs nothing else.
+/// The report as an HTML page that loads no other file.
 pub(super) fn html(measured: &Measured) -> String {
     let mut rows = String::new();
     for (name, value) in measured.lines() {

@@ -1,8 +1,8 @@
 //! When requests are due.
 //!
-//! All moments are fixed before the run: one every `interval`. A connection that is free takes the next
-//! moment, also one that has passed already. A thread of its own wakes the connections, to about 50
-//! microseconds: the runtime's timer is exact to a millisecond only.
+//! All moments are fixed before the run: one every `interval`. A free connection takes the next
+//! moment, even if that has already passed. A separate thread wakes the connections, to within
+//! about 50 microseconds: the runtime's timer is accurate only to a millisecond.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,7 +30,8 @@ impl Schedule {
         self.begins + Duration::from_nanos((self.interval.as_nanos() as u64).saturating_mul(index))
     }
 
-    /// Lets the moments come, until `end` or `over`. For a thread of its own.
+    /// Adds a permit at each moment, until `end` or until `over` is set. It blocks, so it needs its
+    /// own thread.
     #[expect(clippy::disallowed_methods, reason = "a thread of its own, which may sleep")]
     pub(super) fn keep(&self, end: Instant, over: &AtomicBool) {
         let mut come = 0;
@@ -56,7 +57,7 @@ impl Schedule {
         Some(self.at(self.taken.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Gives out no moment any more. The moments that came and were not taken.
+    /// Ends the schedule. Returns the moments that have come and were not taken.
     pub(super) fn close(&self) -> impl Iterator<Item = Instant> {
         self.due.close();
         let (taken, come) = (self.taken.load(Ordering::Relaxed), self.come.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! What is measured: a server and how it is asked, and a connection to it.
+//! The server that is measured, the requests to it, and a connection to it.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ use crate::remote::{self, encoded};
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Where a server is.
+/// The parts of a server's URL.
 struct Url {
     scheme: String,
     authority: String,
@@ -74,7 +74,8 @@ impl FromStr for Url {
 /// The number that a key of Redis holds.
 ///
 /// # Errors
-/// [`ConfigError`] where the URL is none of Redis; it cannot be reached, or the key holds no number.
+/// [`ConfigError`] if the URL is not one of Redis; the server cannot be reached; the key holds no
+/// number.
 pub(crate) async fn redis_number(url: &str, key: &str, token_file: Option<&Path>) -> Result<u64> {
     let Url { scheme, authority, host, port, is_tls, .. } = url.parse()?;
     if !scheme.starts_with("redis") {
@@ -103,12 +104,12 @@ pub(super) struct Target {
     port: u16,
     tls: Option<Arc<ClientConfig>>,
     asks: Asks,
-    /// A server may repeat it in what it answers.
+    /// The token, to hide it in texts of the server, which may repeat it.
     token: Option<String>,
 }
 
 enum Asks {
-    /// By these bytes, after those of a greeting.
+    /// By sending `request`; a new connection sends `greeting` first.
     Bytes { protocol: Protocol, request: Arc<[u8]>, greeting: Option<Vec<u8>> },
     #[cfg(feature = "grpc")]
     Grpc(super::grpc::Asks),
@@ -122,7 +123,7 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// What a server said, without the token.
+    /// Replaces the token in a server's text by `***`.
     pub(super) fn hide(&self, text: &str) -> String {
         let token = self.token.as_deref().unwrap_or_default();
         if token.is_empty() { text.to_owned() } else { text.replace(token, "***") }
@@ -197,7 +198,7 @@ fn tls() -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config.with_no_client_auth()))
 }
 
-/// A connection that ids are asked for on.
+/// A connection on which ids are requested.
 pub(super) enum Connection {
     Plain(Wire<TcpStream>),
     Tls(Box<Wire<TlsStream<TcpStream>>>),
@@ -206,7 +207,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// Makes one, and shows the token where that is not part of each request.
+    /// Opens a connection, and sends the token if it is not part of each request.
     pub(super) async fn open(target: &Target) -> Result<Self, Failure> {
         let opened = tokio::time::timeout(CONNECT, Self::try_open(target)).await;
         opened.unwrap_or_else(|_| Err(Failure::Broken(format!("no connection within {CONNECT:?}"))))
@@ -256,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Whether the server closes it after its last answer.
+    /// Whether the server closes the connection after its last answer.
     pub(super) fn is_over(&self) -> bool {
         match self {
             Self::Plain(wire) => wire.is_over,

@@ -1,6 +1,7 @@
 //! The bytes of a request for one id, and of its answer: HTTP/1.1 and Redis.
 //!
-//! A client library would use more of the processor than the server, and be what is measured.
+//! They are handled without a client library: that would use more CPU than the server, and so would
+//! be what is measured.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,20 +32,20 @@ pub(super) fn broken(error: impl fmt::Display) -> Failure {
     Failure::Broken(error.to_string())
 }
 
-/// Which answers come.
+/// The protocol of the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http,
     Redis,
 }
 
-/// A connection that one request after the other is sent on.
+/// A connection that sends one request after the other.
 pub(super) struct Wire<S> {
     stream: S,
     protocol: Protocol,
     request: Arc<[u8]>,
     answer: Vec<u8>,
-    /// The server has answered, and closes the connection.
+    /// Whether the server closes the connection after its last answer.
     pub(super) is_over: bool,
 }
 
@@ -60,7 +61,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Self { stream, protocol, request, answer: Vec::with_capacity(4096), is_over: false }
     }
 
-    /// Sends another request than that for an id, which must be answered with `+OK`.
+    /// Sends `request`, which does not ask for an id; the server must answer `+OK`.
     pub(super) async fn greet(&mut self, request: &[u8]) -> Result<(), Failure> {
         self.stream.write_all(request).await.map_err(broken)?;
         while !self.answer.ends_with(b"\r\n") {
@@ -100,18 +101,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 }
 
-/// The number that a text is.
+/// Parses a text as a number.
 fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-/// The beginning of what a server said, for a table.
+/// The first 100 characters of a server's text, in one line.
 fn brief(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(100).collect()
 }
 
-/// Reads an answer over HTTP; `None`: it is not all there yet.
+/// Reads an answer over HTTP; `None` while it is incomplete.
 fn read_http(bytes: &[u8]) -> Result<Option<Answer>, &'static str> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut head = httparse::Response::new(&mut headers);
@@ -139,14 +140,15 @@ fn read_http(bytes: &[u8]) -> Result<Option<Answer>, &'static str> {
     Ok(Some(Answer { id, length, is_last }))
 }
 
-/// What is wrong, where a server says it as Leaf does (RFC 9457). What differs from request to request is left out.
+/// The error text of a response: its `detail` if it is a problem document (RFC 9457), without the
+/// fields that differ between requests.
 fn detail(body: &[u8]) -> String {
     let problem: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let detail = problem.as_ref().and_then(|problem| problem["detail"].as_str());
     brief(detail.map_or(body, str::as_bytes))
 }
 
-/// Reads an answer of Redis' protocol; `None`: it is not all there yet.
+/// Reads an answer of Redis' protocol; `None` while it is incomplete.
 fn read_redis(bytes: &[u8]) -> Result<Option<Answer>, &'static str> {
     let Some(end) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
     let line = bytes.get(1..end).ok_or("the answer is an empty line")?.trim_ascii_end();

@@ -11,23 +11,24 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use leaf_core::TextForm;
 pub(crate) use leaf_node::config::Span;
 use leaf_node::tokens::Role;
+use leaf_shape::TextForm;
 pub(crate) use servers::{Bench, DryRun, NextIds, Servers, Through};
-pub(crate) use tag::{Create, Order, Set, Tag};
+pub(crate) use tag::{Create, Order, Reopen, Set, Tag};
 
 /// Administers Leaf: the tags of its segment stores, the worker ids of its snowflake registry.
 ///
-/// Both are those that the server uses: `segment.store`, `segment.shard` and `snowflake.registry`
-/// with its place, of leaf.toml or the environment (LEAF_SEGMENT__STORE), or --store.
+/// Uses the same stores and the same registry as the server: `segment.store`, `segment.shard` and
+/// `snowflake.registry` from leaf.toml or the environment (LEAF_SEGMENT__STORE); or the store given
+/// by --store.
 #[derive(Debug, Parser)]
 #[command(name = "leaf", version, max_term_width = 100)]
 pub(crate) struct Cli {
     /// How results are printed
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
-    /// The cluster of this name, of `leaf context`, instead of the one that is used
+    /// Use the cluster of this name instead of the current one, see `leaf context`
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
     // Last, since its heading is for all that follows.
@@ -41,21 +42,21 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Stores and registry")]
 pub(crate) struct Place {
-    /// The server's configuration file, leaf.toml or leaf.properties, or both; default: LEAF_CONFIG,
-    /// else those in the working directory, else those in /etc/leaf
+    /// The server's configuration files: leaf.toml, leaf.properties, or both. Default: LEAF_CONFIG,
+    /// else the files in the working directory, else the files in /etc/leaf
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Vec<PathBuf>,
     /// Use this store instead of the configured ones, like mysql://user:password@host:3306/database; only `doctor`
     /// takes several
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Vec<String>,
-    /// The server's data directory, which relative paths of SQLite files count from
+    /// The server's data directory; relative paths of SQLite files begin there
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
 impl Place {
-    /// Whether the command line names one.
+    /// Whether the command line names a store, a configuration file or a data directory.
     pub(crate) fn is_named(&self) -> bool {
         !self.store.is_empty() || !self.config.is_empty() || self.data_dir.is_some()
     }
@@ -74,25 +75,27 @@ impl Place {
 pub(crate) enum Output {
     /// For people.
     Table,
-    /// For programs; ids are strings, since JavaScript loses digits above 2^53. Errors, too.
+    /// For programs. Errors are JSON, too. Ids are strings, since JavaScript loses digits above
+    /// 2^53.
     Json,
-    /// For programs: a line for each result, behind one with the names that it has in JSON.
+    /// For programs: a line with the names of the columns, as in JSON, and a line for each result.
     Csv,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The tags: who gets ids, and in which steps.
+    /// The tags of the stores: list, create, change, repair, move and delete them.
     Tag {
         #[command(flatten)]
         through: Through,
         #[command(subcommand)]
         command: Tag,
     },
-    /// The worker ids of the snowflake registry: who holds them.
+    /// The worker ids of the snowflake registry: list, release, retire and repair them; run a
+    /// command with one.
     Worker {
-        /// Those of the instances of this program, instead of the servers'. In etcd, without a name in its URL, and in
-        /// ZooKeeper; else each database is one pool
+        /// The worker ids of this program's instances, instead of the servers'. Only in ZooKeeper, and in etcd if its
+        /// URL names no cluster: elsewhere all programs that use the database share its worker ids
         #[arg(long, global = true, value_name = "NAME")]
         namespace: Option<String>,
         #[command(flatten)]
@@ -100,20 +103,21 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Worker,
     },
-    /// Tokens for the callers of servers: who may ask for what.
+    /// Make tokens, by which servers know their callers and what these may do.
     Token {
         #[command(subcommand)]
         command: Token,
     },
     /// List the rules of traffic: the tags and callers that are cut, or limited to a rate.
     Traffic {
-        /// Take all rules away, also those that cannot be read
+        /// Remove all rules, even if they cannot be read
         #[arg(long)]
         clear: bool,
         #[command(flatten)]
         dry: DryRun,
     },
-    /// Refuse all ids of a tag, or to a caller, until `leaf allow`. All servers follow within 5 s.
+    /// Cut a tag or a caller: servers refuse its requests for ids until `leaf allow`. All servers
+    /// follow within 5 s.
     Cut {
         #[command(flatten)]
         through: Through,
@@ -129,7 +133,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         of: Rated,
     },
-    /// Take the rule of a tag or of a caller away.
+    /// Remove the rule of a tag or of a caller, whether it is cut or limited.
     Allow {
         #[command(flatten)]
         through: Through,
@@ -141,42 +145,46 @@ pub(crate) enum Command {
     /// Take an id apart: a snowflake id, offline, by the layout of the configuration, or an id of a
     /// tag.
     Decode {
-        /// In decimal digits, or written as a UUID, a ULID, an ObjectId or a TSID, or by the tag's
+        /// The id: decimal digits, a UUID, a ULID, an ObjectId, a TSID, or a text by the tag's
         /// template
         id: String,
-        /// An id of this tag: its number, its period, the key that made it. Reads the tag's record
+        /// The tag of the id. Shows the number behind the id, its period, and the key that
+        /// scrambled it. Reads the tag's record
         #[arg(long, conflicts_with = "form")]
         tag: Option<String>,
-        /// How it is written, where that is not to be guessed: uuid, ulid, tsid or objectid
+        /// The form of the id, if it cannot be guessed: uuid, ulid, tsid or objectid
         #[arg(long = "as", value_name = "FORM")]
         form: Option<TextForm>,
         #[command(flatten)]
         through: Through,
     },
-    /// Make tags that go on above ids that something else has handed out: tables, Redis, another list of tags. Tells
-    /// what it would make; --apply makes it. Stop what hands ids out now before that.
+    /// Create tags that continue above ids that something else has handed out: a table, Redis, a
+    /// Java Leaf. Only shows what it would create; --apply creates it. Before that, stop what hands
+    /// out these ids now.
     Import {
         #[command(subcommand)]
         from: Import,
     },
-    /// Which of the configured stores each of them believes to be. A store remembers its place, and
-    /// refuses servers whose segment.store or segment.shard say otherwise.
+    /// Show the place that each of several stores has recorded for itself. A store refuses servers
+    /// whose segment.store or segment.shard give it another place.
     Shards {
-        /// Tell the stores their places by this configuration, after a change of segment.shard.
-        /// Servers of the former configuration may go on until the command is repeated
+        /// Record the places of this configuration in the stores, after a change of segment.shard.
+        /// Servers with the previous configuration may continue until the command is repeated
         #[arg(long)]
         apply: bool,
     },
-    /// How the servers of a cluster are: state and why, rates, how long stocks and worker ids last, clocks. Asks their
-    /// ops listeners. Exit code 1 where one is not ready, 4 where one does not answer.
+    /// Show the servers of a cluster: their states with the reasons, rates, how long ids and worker
+    /// ids will last, clocks. Asks the servers' ops listeners. Exit code 1 if a server is not
+    /// ready, 4 if one does not answer.
     Status {
         #[command(flatten)]
         servers: Servers,
-        /// Again every second, until it is interrupted
+        /// Repeat every second until interrupted
         #[arg(long)]
         watch: bool,
     },
-    /// Take ids from a server, one a line. Of several servers the first that can be reached.
+    /// Take ids from a server, and print one on each line. Of several servers, asks the first that
+    /// can be reached.
     Next {
         #[command(flatten)]
         servers: Servers,
@@ -188,10 +196,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Clock,
     },
-    /// Measure how many ids a server hands out, and how fast: Leaf, a Java Leaf, or Redis. Compares all ids; exit
-    /// code 1 where one comes twice. Ctrl-C ends it early, with a report.
+    /// Measure how many ids a second a server hands out, and its response times: Leaf, a Java Leaf,
+    /// or Redis. Compares all ids: exit code 1 if an id comes twice. Ctrl-C ends it early, with a
+    /// report.
     ///
-    /// A response time counts from when the request was due, a service time from when it was sent.
+    /// A response time begins when the request was due, a service time when it was sent.
     #[command(override_usage = "leaf bench [OPTIONS] <URL> <TAG|--snowflake>")]
     Bench(Bench),
     /// Clusters by name: their servers, and their configuration.
@@ -201,25 +210,27 @@ pub(crate) enum Command {
     },
     /// Print the completions of a shell, like `leaf completions bash > /etc/bash_completion.d/leaf`.
     Completions { shell: Shell },
-    /// Write the manual pages into a directory: leaf.1, and one for each command.
+    /// Write the manual pages into a directory: leaf.1, and a page for each command.
     Man {
-        /// It must exist
+        /// The directory; it must exist
         directory: PathBuf,
     },
-    /// Look for what could cost ids or their uniqueness, as the stores are set up now. Several
-    /// --store, of several data centres, are also compared: which tags can have the same id in two
-    /// of them.
+    /// Check stores, registry and servers for anything that could cost ids or make an id come
+    /// twice. If several --store are given, of several data centres, also shows which tags can have
+    /// the same id in two of them.
     Doctor,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Clock {
-    /// Let the ids of a server follow its clock, which has jumped ahead by more than snowflake.max_step_forward.
-    /// They never go back: with a wrong clock its worker id could not be used before the time that it shows.
+    /// Let the snowflake ids of a server follow its clock, which has jumped ahead by more than
+    /// snowflake.max_step_forward. This cannot be undone: if the clock is wrong, the server's
+    /// worker id cannot be used until the right time has reached the time that the clock shows now.
     Accept {
         #[command(flatten)]
         servers: Servers,
-        /// Yes, it was compared with other clocks. Without this it is only told how they differ
+        /// Confirm that the clock is right: you have compared it with other clocks. Without this
+        /// option, the command only shows how the clocks differ
         #[arg(long)]
         clock_is_right: bool,
     },
@@ -227,37 +238,37 @@ pub(crate) enum Clock {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Import {
-    /// The tags of a file, CSV or JSON: as `leaf tag list -o csv` or `-o json` writes them, or as a dump of a Java
-    /// Leaf's table. Those that exist stay as they are.
+    /// Create the tags that a CSV or JSON file lists: the output of `leaf tag list -o csv` or `-o
+    /// json`, or a dump of a Java Leaf's table. Tags that exist are not changed.
     File {
-        /// Its name ends in .csv or .json
+        /// The file; its name ends in .csv or .json
         file: PathBuf,
         #[command(flatten)]
         how: HowImported,
     },
-    /// A tag whose first id is above the greatest one in a column of a table.
+    /// Create a tag whose first id is above the greatest value in a column of a table.
     Column {
         /// The database, like mysql://user:password@host:3306/database
         #[arg(long, value_name = "URL", required_unless_present = "from_file")]
         from: Option<String>,
-        /// A file with that URL, so that no password is in the list of processes
+        /// A file that contains this URL, so that the list of processes shows no password
         #[arg(long, value_name = "FILE", conflicts_with = "from")]
         from_file: Option<PathBuf>,
-        /// Like orders.id, or shop.orders.id with a schema
+        /// The column, like orders.id, or shop.orders.id with a schema
         #[arg(value_name = "TABLE.COLUMN")]
         column: String,
-        /// The tag to be made
+        /// The tag to create
         tag: String,
         #[command(flatten)]
         how: HowImported,
     },
-    /// A tag whose first id is above the number that a key of Redis holds (INCR).
+    /// Create a tag whose first id is above the number in a key of Redis (INCR).
     Redis {
-        /// Like redis://127.0.0.1:6379
+        /// The URL of Redis, like redis://127.0.0.1:6379
         url: String,
         /// The key
         key: String,
-        /// The tag to be made
+        /// The tag to create
         tag: String,
         /// A file with the password; default LEAF_TOKEN
         #[arg(long, value_name = "FILE")]
@@ -270,38 +281,51 @@ pub(crate) enum Import {
 /// How tags are imported.
 #[derive(Debug, Args)]
 pub(crate) struct HowImported {
-    /// How many ids to skip, for those that are handed out until this is applied, and those above the maximum whose
-    /// rows were deleted. Default 1000; of a file 0
+    /// How many ids to skip: for ids that are handed out before this is applied, and for ids above
+    /// the maximum whose rows were deleted. Default 1000; 0 for a file
     #[arg(long, value_name = "IDS")]
     pub(crate) gap: Option<u32>,
-    /// The step of tags that bring none
+    /// The step of tags for which none is given
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub(crate) step: u32,
-    /// Make them
+    /// Create the tags
     #[arg(long)]
     pub(crate) apply: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Context {
-    /// Name a cluster, or name it anew: its servers, and with --config its stores and its registry.
+    /// Add or replace a context: the name of a cluster with its servers and, with --config, its
+    /// stores and its registry.
     Add {
-        /// 1 to 64 letters, digits, `-`, `_` and `.`
+        /// The name: 1 to 64 letters, digits, `-`, `_` and `.`
         name: String,
         #[command(flatten)]
         servers: Servers,
     },
-    /// Use a context from now on; none without a name.
+    /// Make a context the current one; without a name, use none.
     Use { name: Option<String> },
-    /// All contexts.
+    /// List the contexts.
     List,
-    /// Forget a context.
+    /// Remove a context.
     Remove { name: String },
 }
 
 impl Command {
-    /// Which servers it asks, if it asks some that a context or the configuration may name, and whether
-    /// for ids.
+    /// Whether the command uses the current context. Other commands must not depend on a file of
+    /// this user.
+    pub(crate) const fn follows_context(&self) -> bool {
+        !matches!(
+            self,
+            Self::Context { .. }
+                | Self::Completions { .. }
+                | Self::Man { .. }
+                | Self::Worker { command: Worker::Exec { .. } | Worker::Guard, .. }
+        )
+    }
+
+    /// For a command whose servers a context or the configuration may name: the option that names
+    /// servers, and whether the command asks them for ids. Else `None`.
     pub(crate) fn servers(&mut self) -> Option<(&mut Servers, bool)> {
         match self {
             Self::Next { servers, .. } => Some((servers, true)),
@@ -311,7 +335,7 @@ impl Command {
         }
     }
 
-    /// Whether it changes stores, and no server can do it.
+    /// Whether the command changes stores and cannot run through a server.
     pub(crate) const fn changes_stores(&self) -> bool {
         matches!(
             self,
@@ -322,7 +346,7 @@ impl Command {
         )
     }
 
-    /// Which server may do it.
+    /// The options that name a server to run the command; `None` if no server can.
     pub(crate) fn through(&mut self) -> Option<&mut Through> {
         match self {
             Self::Worker { command: Worker::Of(_), through, .. }
@@ -340,12 +364,12 @@ impl Command {
 pub(crate) enum Ruled {
     /// A tag.
     Tag {
-        /// Its name, or the beginning of several and `*`
+        /// The name; or a prefix followed by `*`, for all tags whose names begin with it
         tag: String,
     },
     /// A caller.
     Client {
-        /// Its name in the server's tokens_file; `anonymous` is who shows no token
+        /// The caller's name in the server's tokens_file; `anonymous` for callers without a token
         name: String,
     },
 }
@@ -355,28 +379,29 @@ pub(crate) enum Ruled {
 pub(crate) enum Rated {
     /// A tag.
     Tag {
-        /// Its name, or the beginning of several, which share the rate, and `*`
+        /// The name; or a prefix followed by `*`, for all tags whose names begin with it: they
+        /// share the rate
         tag: String,
-        /// Ids a second; as many are given at once
+        /// Ids a second; as many may also be taken in one burst
         rate: u32,
     },
     /// A caller.
     Client {
-        /// Its name in the server's tokens_file; `anonymous` is who shows no token
+        /// The caller's name in the server's tokens_file; `anonymous` for callers without a token
         name: String,
-        /// Ids a second; as many are given at once
+        /// Ids a second; as many may also be taken in one burst
         rate: u32,
     },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Token {
-    /// Draw a token; prints it, and the line for the server's tokens_file. Nothing is stored.
+    /// Make a random token: prints it, and the line for the server's tokens_file. Stores nothing.
     New {
-        /// Who will show it: 1 to 64 letters, digits, `-`, `_` and `.`
+        /// The name of the caller: 1 to 64 letters, digits, `-`, `_` and `.`
         name: String,
-        /// What that caller may do, several times if need be: ids, ids:TAG, ids:PREFIX*, read (what the
-        /// ops listener shows) or admin (also what it changes)
+        /// What the caller may do: ids, ids:TAG, ids:PREFIX*, read (what the ops listener shows) or
+        /// admin (also what it changes). May be given several times
         #[arg(long, required = true, value_name = "ROLE")]
         role: Vec<Role>,
     },
@@ -385,11 +410,11 @@ pub(crate) enum Token {
 /// A command that runs with a worker id.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// Who holds the worker id, in the list; needed, and a lasting one, where the registry binds worker ids to
-    /// names for good. Default: one of the host's and the process's
+    /// The name of the holder, as the list shows it. Required where the registry binds worker ids to names for good:
+    /// then a name that never changes. Default: made of the host and the process
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// When the lease cannot be extended, the command gets TERM, and KILL after this time
+    /// When the lease cannot be extended, the command gets SIGTERM, and SIGKILL after this time
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     pub(crate) grace: Span,
     /// The command and its arguments, after `--`
@@ -399,11 +424,13 @@ pub(crate) struct Run {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Worker {
-    /// Run a command with a worker id that no other one of the namespace has: in LEAF_WORKER_ID, and in two
-    /// parts of five bits in LEAF_DATACENTER_ID and LEAF_MACHINE_ID. The exit code is the command's.
+    /// Run a command with a worker id that no other command of the namespace has meanwhile. The
+    /// command finds it in LEAF_WORKER_ID, and as two parts of five bits in LEAF_DATACENTER_ID and
+    /// LEAF_MACHINE_ID. The exit code is the command's.
     ///
-    /// The command is ended before another one can get the worker id: where the registry cannot be reached for
-    /// snowflake.offline_for, it is asked to end, and killed in time. Signals are passed on to it.
+    /// The command ends before another one can get the worker id: if the registry cannot be reached
+    /// for snowflake.offline_for, the command gets SIGTERM, and SIGKILL in time. Signals are passed
+    /// on to it.
     Run(Run),
     /// Becomes a command; for `run`.
     #[command(hide = true)]
@@ -423,13 +450,14 @@ pub(crate) enum Worker {
 /// A command on the records of the registry.
 #[derive(Debug, Subcommand)]
 pub(crate) enum OfRegistry {
-    /// All worker ids that were ever used.
+    /// List all worker ids that were ever used.
     List,
-    /// Free what a dead node holds, before its time is over.
+    /// Free the worker id of a dead node before its lease ends.
     Release {
-        /// Its number, as in the list
+        /// The worker id, as in the list
         worker: u32,
-        /// Yes, no process goes on with it, nor will one be started again on its data directory
+        /// Confirm that no process uses the worker id any more, and that none will be started again
+        /// on its data directory
         #[arg(long)]
         holder_is_dead: bool,
         #[command(flatten)]
@@ -437,20 +465,20 @@ pub(crate) enum OfRegistry {
     },
     /// Take a worker id out of service for good. A node that holds it loses it at its next report.
     Retire {
-        /// Its number
+        /// The worker id
         worker: u32,
-        /// Yes, for good
+        /// Confirm that the worker id is never to be used again
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
         dry: DryRun,
     },
-    /// Write a damaged record anew, or put a worker id that a Java Leaf has lost back into its
-    /// pool.
+    /// Write a new record in place of a damaged one, or put a worker id that a Java Leaf has lost
+    /// back into its pool.
     Repair {
-        /// Its number, as in the list
+        /// The worker id, as in the list
         worker: u32,
-        /// Yes, no process goes on with it
+        /// Confirm that no process uses the worker id any more
         #[arg(long)]
         holder_is_dead: bool,
         #[command(flatten)]
@@ -458,7 +486,8 @@ pub(crate) enum OfRegistry {
     },
 }
 
-/// Reads the command line; `Err` holds the exit code after the text was printed.
+/// Parses the command line. If that fails, or help was asked for, prints a text, and `Err` holds
+/// the exit code.
 pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|error| {
         if error.use_stderr() {

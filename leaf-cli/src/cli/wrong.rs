@@ -1,6 +1,7 @@
 //! The error message for a command line that cannot be parsed.
 //!
-//! Invariant: no value of it is repeated, since one at a wrong place may be a password.
+//! Invariant: the message repeats no value of the command line, since a value in the wrong place
+//! may be a password.
 
 use std::error::Error as _;
 
@@ -14,8 +15,11 @@ pub(super) fn asked_for_json() -> bool {
         || words.iter().any(|word| ["-ojson", "--output=json"].contains(&word.as_str()))
 }
 
-/// One line that never repeats a value: it may hold a password. Names of arguments and commands are
-/// clap's own.
+/// Options whose parse errors may be shown: they say what to give, and repeat no value.
+const TOLD: [&str; 6] = ["--shape", "--reset", "--as", "--role", "--grace", "--duration"];
+
+/// Explains the error in one line. It repeats no value, which may be a password; only clap's names
+/// of arguments and commands.
 pub(super) fn explain(error: &clap::Error) -> String {
     let names = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.split('=').next().unwrap_or_default().to_owned(),
@@ -43,11 +47,7 @@ pub(super) fn explain(error: &clap::Error) -> String {
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let argument = names(ContextKind::InvalidArg);
-            // The parsers of these say what to give, and repeat no value.
-            let told = ["--shape", "--reset", "--as", "--role", "--grace", "--duration"]
-                .iter()
-                .any(|name| argument.starts_with(name));
-            match error.source().filter(|_| told) {
+            match error.source().filter(|_| TOLD.iter().any(|name| argument.starts_with(name))) {
                 Some(why) => format!("{argument}: {why}"),
                 None => format!("{argument}: the value is missing or wrong"),
             }
@@ -78,7 +78,7 @@ pub(super) fn explain(error: &clap::Error) -> String {
     format!("{what}; see {} --help", command(error))
 }
 
-/// How the command is written, with the names of what is missing: no value.
+/// The usage line of the command, with the names of missing arguments and without values.
 fn usage(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return None };
     let usage = usage.to_string();

@@ -1,4 +1,5 @@
-//! What `leaf doctor` finds of the clock: whether the nodes agree with this host, and whether something keeps it right.
+//! The checks of `leaf doctor` on the clock: whether the nodes agree with this host, and whether NTP keeps its clock
+//! right.
 
 use std::time::Duration;
 
@@ -8,10 +9,11 @@ use tokio::process::Command;
 
 use crate::nodes;
 
-/// How long the program that tells of the clock may take.
+/// Time limit for `timedatectl`.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Compares this host's clock with those of the live nodes, and asks the host whether NTP keeps it.
+/// Compares this host's clock with those of the live nodes, and checks whether it is synchronized
+/// by NTP.
 pub(super) async fn look(
     config: &Config,
     registry: Option<&Registry>,
@@ -51,7 +53,8 @@ pub(super) async fn look(
     }
 }
 
-/// Whether the kernel takes the clock for synchronized, as systemd tells it; nothing where that cannot be asked.
+/// Whether the kernel considers its clock synchronized, as `timedatectl` of systemd reports; `None`
+/// without such a report.
 async fn is_kept() -> Option<bool> {
     let mut timedatectl = Command::new("timedatectl");
     let asked = timedatectl

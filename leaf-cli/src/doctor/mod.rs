@@ -13,9 +13,10 @@ use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
 use leaf_core::{Clock as _, Tag};
 use leaf_node::hints;
-use leaf_segment::meaning::{KeyRing, Shape};
 use leaf_segment::store::{MOST_RECORDS, TagSettingsError};
 use leaf_segment::{NewTag, StoreError, TagRecord};
+use leaf_shape::Shape;
+use leaf_shape::keys::KeyRing;
 use leaf_snowflake::SystemClock;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -25,10 +26,10 @@ use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
 use crate::{Done, overlap, shards};
 
-/// How far it is, is told each time it has looked at so many tags of a store.
+/// Progress is reported each time that this many tags of a store were checked.
 const TELL: usize = 10_000;
 
-/// A store that is slower than this is named.
+/// A store is reported if a read takes longer than this.
 const SLOW: Duration = Duration::from_millis(50);
 
 /// What was found in a store or a registry.
@@ -48,8 +49,8 @@ impl Row for Finding {
     }
 }
 
-/// Looks at every store, and compares those of several data centres. Ends with an error where
-/// something was found, for scripts.
+/// Checks every store, and compares those of several data centres. If something was found, the
+/// result also has an error, for scripts.
 pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     let mut findings = Vec::new();
     for (at, centre) in centres.iter().enumerate() {
@@ -72,9 +73,9 @@ pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
     Ok(Done::but(output::rows(&findings, output), trouble))
 }
 
-/// Which tags can have the same id in two stores: those of one name whose slices or remainders
-/// meet. Sealed tags issue nothing any more, and the sample tag stands in every new
-/// SQLite file.
+/// Finds tags that can have the same id in two stores: those with the same name whose slices or
+/// remainders overlap. Skips sealed tags, which issue no ids, and the sample tag, which every new
+/// SQLite file has.
 fn compare(
     (one, records): (&str, &[TagRecord]),
     (other, others): (&str, &[TagRecord]),
@@ -93,8 +94,8 @@ fn compare(
     }
 }
 
-/// A tag in a store to which `segment.shard` does not send it, and what to do with it. `owner` is the
-/// store to which it is sent.
+/// Describes a tag that is in a store to which `segment.shard` does not send it, and what to do
+/// about that. `owner` is the store to which `segment.shard` sends it.
 async fn stray(record: &TagRecord, owner: &Store) -> String {
     let (tag, url) = (hints::quoted(record.tag.as_str()), &owner.url);
     let there = owner.open.store.tag(&record.tag).await;
@@ -111,9 +112,11 @@ async fn stray(record: &TagRecord, owner: &Store) -> String {
     format!("tag {tag} is kept here, but segment.shard sends it to {url}: {what}")
 }
 
-/// A tag whose record is below what the node of this host was granted: a backup was restored, or
-/// somebody edited it. Marks are read before the record, which is raised before them; a range that
-/// goes back lowers both, so what looks wrong is looked at twice.
+/// Describes a tag whose record is below the mark of this host's node: a backup was restored, or
+/// somebody edited the record.
+///
+/// The mark is read before the record, since an allocation raises the record first. Ids that are
+/// given back lower both, so a tag that seems wrong is checked again here.
 async fn went_back(stores: &Stores, store: &Store, record: &TagRecord) -> Option<String> {
     let tag = &record.tag;
     let mark = || {
@@ -160,7 +163,8 @@ async fn misplaced(
     }
 }
 
-/// What no server can use of a record, or not yet; `keys` are those of this host, where it has some.
+/// Reports why no server can use a record, or cannot use it yet. `keys` are the keys of this host,
+/// if it has a file of keys.
 fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(String)) {
     let tag = record.tag.as_str();
     if let (Some(keys), Ok(Shape::Scramble { domain, key })) =
@@ -173,7 +177,9 @@ fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(S
     if let Some(period) = record.closed_until(now) {
         found(format!(
             "tag {}: numbers of {period} were granted, which has not begun by this clock: it has no ids until then. If \
-             this clock is right, one was ahead; create a tag of another name, which has ids at once",
+             this clock is right, one was ahead: `leaf tag reopen {} --first-taken {period} --above ID`, with the \
+             greatest id of the present period, opens it again",
+            hints::quoted(tag),
             hints::quoted(tag)
         ));
     }
@@ -205,8 +211,8 @@ fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(S
     }
 }
 
-/// Looks at every store of one configuration, and compares it with those of `before`. One that
-/// cannot be read is a finding itself, so that the others are still looked at.
+/// Checks every store of one configuration, and compares it with those of `before`. A store that
+/// cannot be read is itself a finding; the others are still checked.
 async fn look(stores: &Stores, before: &[Stores], findings: &mut Vec<Finding>) {
     // A file that cannot be read is the server's to tell of: its owner may be another user.
     let marks = leaf_node::read_marks(&stores.data_dir).unwrap_or_default();
@@ -245,7 +251,7 @@ async fn look(stores: &Stores, before: &[Stores], findings: &mut Vec<Finding>) {
     }
 }
 
-/// How long a read takes: the middle one of three. `None` where the store does not answer.
+/// How long a read takes: the median of three. `None` if the store does not answer.
 async fn latency(store: &Store) -> Option<Duration> {
     let tag = NewTag::sample().tag;
     let mut taken = [Duration::ZERO; 3];

@@ -6,12 +6,13 @@ use std::time::Duration;
 use leaf_core::WorkerId;
 use leaf_node::config::Config;
 use leaf_node::hints;
-use leaf_snowflake::{FenceState, Registry};
+use leaf_snowflake::{FenceState, Registry, RegistryError, WorkerView};
 
-/// A ceiling that is further ahead than the nodes go by themselves is one of a wrong clock.
+/// A ceiling that is later than now plus `snowflake.offline_for` plus this comes from a wrong
+/// clock.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// Looks at the configured registry, and returns it where nodes share it and it answers.
+/// Checks the configured registry. Returns it if nodes share it and it answers.
 pub(super) async fn look(
     config: &Config,
     found: &mut impl FnMut(String, String),
@@ -22,21 +23,10 @@ pub(super) async fn look(
         return None;
     }
     let mut found = |finding| found(url.to_string(), finding);
-    let open = async {
-        let registry = crate::config::registry(config).await?;
-        let workers = registry.workers().await?;
-        // After that: its error is about rights alone.
-        let claims = registry.try_claiming(config.snowflake.layout()).await;
-        anyhow::Ok((registry, workers, claims))
-    };
-    let (registry, workers, claims) = match tokio::time::timeout(crate::REGISTRY, open).await {
-        Ok(Ok(read)) => read,
-        Ok(Err(error)) => {
+    let (registry, workers, claims) = match read(config).await {
+        Ok(read) => read,
+        Err(error) => {
             found(error.to_string());
-            return None;
-        }
-        Err(_) => {
-            found(format!("no answer within {:?}", crate::REGISTRY));
             return None;
         }
     };
@@ -75,4 +65,19 @@ pub(super) async fn look(
         ));
     }
     Some(registry)
+}
+
+/// The registry, its worker ids, and whether a node could claim one.
+async fn read(
+    config: &Config,
+) -> anyhow::Result<(Registry, Vec<WorkerView>, Result<usize, RegistryError>)> {
+    let read = async {
+        let registry = crate::config::registry(config).await?;
+        let workers = registry.workers().await?;
+        // After that: its error is about rights alone.
+        let claims = registry.try_claiming(config.snowflake.layout()).await;
+        Ok((registry, workers, claims))
+    };
+    let late = |_| Err(anyhow::anyhow!("no answer within {:?}", crate::REGISTRY));
+    tokio::time::timeout(crate::REGISTRY, read).await.unwrap_or_else(late)
 }

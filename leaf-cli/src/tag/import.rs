@@ -36,9 +36,9 @@ impl Row for Imported {
     }
 }
 
-/// Moves tags from another store into the configured ones, each on its own: the source is sealed
-/// first, so that nobody allocates there any more, and the target starts above it. What failed can
-/// be tried again; a tag that was moved already is found sealed and finished.
+/// Moves tags from another store into the configured ones, one by one. A tag is first sealed in the
+/// source, so that nobody allocates there any more; then its copy starts above all granted ids.
+/// What failed can be tried again: a tag that has already moved counts as done.
 ///
 /// A progress line appears on standard error every 1,000 tags.
 pub(super) async fn run(
@@ -61,8 +61,8 @@ pub(super) async fn run(
             bail!("{} has no tag {:?}", source.url, missing.as_str());
         }
     }
-    // The source may be one of the stores, after a change of `segment.shard`: what belongs there
-    // stays.
+    // The source may be one of the configured stores, after a change of `segment.shard`: tags that
+    // belong to it stay there.
     let stays = |name: &TagName| stores.shards.of(name.as_str()).url == source.url;
     if names.iter().all(stays) && !names.is_empty() {
         return Err(ConfigError::new("--from is a store that the tags would go to").into());
@@ -101,8 +101,8 @@ pub(super) async fn run(
     Ok(Done::but(output::rows(&imported, output), trouble))
 }
 
-/// The first id that a tag would have in the new store, if the old one grants no more until then: copies of both
-/// records are moved, which nobody is told of.
+/// The first id that a tag would have in the new store, if the old store grants no more ids until
+/// then. Moves copies of both records in memory, and logs nothing.
 async fn would_be_first(
     tag: &TagName,
     from: &dyn TagStore,

@@ -9,26 +9,27 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::{self, Left, Right};
-use leaf_core::{Step, Tag as TagName};
+use leaf_core::{Step, SystemClock, Tag as TagName};
 use leaf_node::ListCursor;
 use leaf_node::config::ConfigError;
 use leaf_node::hints;
 use leaf_node::records::{AdvancedShown, DeletedShown, TagIdShown, TagShown};
 use leaf_node::requests::{ChangeTag, CreateTag, Number};
 use leaf_segment::StoreErrorKind;
-use leaf_segment::admin::{ShapeName, TagAdminError, TagSpec};
-use leaf_segment::meaning::{KeyRing, Order, Shape};
+use leaf_segment::admin::{Reopening, ShapeName, TagAdminError, TagSpec};
 use leaf_segment::store::Family;
+use leaf_shape::keys::KeyRing;
+use leaf_shape::{Order, Shape};
 use serde::Serialize;
 
-use crate::cli::{Create, DryRun, Output, Set, Tag};
+use crate::cli::{Create, DryRun, Output, Reopen, Set, Tag};
 use crate::output::{self, Row};
 use crate::stores::{Store, Stores};
 use crate::{Done, ask, exit, nodes};
 
-/// What a tag's ids are, beside their order.
+/// Describes the ids of a tag, except for their order.
 ///
-/// One cell of the table, like `scramble:63, key 1` or `slice 0/2, {date}-{n:06}`.
+/// The text is one cell of the table, like `scramble:63, key 1` or `slice 0/2, {date}-{n:06}`.
 fn ids(tag: &TagShown) -> String {
     let key = tag.key.map(|key| format!("key {key}"));
     let shape = tag.shape.clone().filter(|shape| shape != "plain");
@@ -86,8 +87,8 @@ impl Row for TagShown {
 /// Runs a command and returns what is to be printed.
 ///
 /// # Errors
-/// [`ConfigError`] for what makes no sense whatever the store holds; else errors of the store. What
-/// can lose ids needs `--yes`.
+/// [`ConfigError`] for a request that makes no sense in any store, or that can lose ids and is not
+/// confirmed; else errors of the store.
 pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result<Done> {
     match command {
         Tag::List { after, family, limit } => {
@@ -105,8 +106,13 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
                     tags.advance(&tag, at_least, yes.into()).await.map_err(refused)?;
                 Ok(AdvancedShown::of(&record, raised, &store.url))
             };
-            advanced(ask::confirmed(yes || dry.dry_run, ADVANCE, FAR, advance).await?, dry, output)
+            advanced(
+                ask::confirmed(yes || dry.dry_run, ADVANCE, THEN_YES, advance).await?,
+                dry,
+                output,
+            )
         }
+        Tag::Reopen(of) => reopen(stores, of, output).await,
         Tag::Delete { tag, family: false, yes, dry } => {
             let store = stores.shards.of(&tag);
             let (name, tags) = (name(&tag)?, store.tags(dry));
@@ -132,13 +138,14 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
     }
 }
 
-/// What is asked before a raise that loses ids, and before a deletion.
+/// What is asked before a raise that loses ids, before a tag is reopened, and before a deletion.
 pub(crate) const ADVANCE: &str = "Advance it that far?";
+pub(crate) const REOPEN: &str = "Reopen it?";
 pub(crate) const DELETE: &str = "Delete it?";
-/// How else a raise that loses ids is confirmed.
-pub(crate) const FAR: &str = ", then say --yes";
+/// The end of the error if an advance that loses ids, or a reopening, is not confirmed.
+pub(crate) const THEN_YES: &str = ", then say --yes";
 
-/// How else a deletion is confirmed, and what may do instead.
+/// The end of the error if a deletion is not confirmed: how to confirm it, or what to do instead.
 pub(crate) fn how_to_delete(tag: &str) -> String {
     let tag = hints::quoted(tag);
     format!("; say --yes to delete it, or `leaf tag set {tag} --enabled false`")
@@ -153,7 +160,7 @@ async fn create(stores: &Stores, new: Create, output: Output) -> Result<Done> {
     Ok(shown(TagShown::of(&record, &store.url), dry, output))
 }
 
-/// What a command line asks for.
+/// Converts the command line into the request to make a tag.
 ///
 /// # Errors
 /// [`ConfigError`] where a step is missing.
@@ -209,7 +216,21 @@ pub(crate) async fn plan<'a>(
     Ok((store, record))
 }
 
-/// Gives the newest key to a tag, which every live node must have.
+/// Reopens a tag that a wrong clock has closed.
+async fn reopen(stores: &Stores, of: Reopen, output: Output) -> Result<Done> {
+    let Reopen { tag, above, first_taken, yes, dry } = of;
+    let store = stores.shards.of(&tag);
+    let (tag, tags) = (name(&tag)?, store.tags(dry));
+    let reopening = Reopening { above, first_taken };
+    let reopen = async |yes: bool| {
+        let record = tags.reopen(&tag, reopening, &SystemClock, yes.into()).await;
+        Ok(TagShown::of(&record.map_err(refused)?, &store.url))
+    };
+    let reopened = ask::confirmed(yes || dry.dry_run, REOPEN, THEN_YES, reopen).await?;
+    Ok(shown(reopened, dry, output))
+}
+
+/// Gives a tag the newest key. Unless `yes`, checks first that every live node has that key.
 async fn rekey(stores: &Stores, tag: &str, yes: bool, dry: DryRun, output: Output) -> Result<Done> {
     let (store, tag, keys) = (stores.shards.of(tag), name(tag)?, stores.keys()?);
     let tags = store.tags(dry);
@@ -223,10 +244,10 @@ async fn rekey(stores: &Stores, tag: &str, yes: bool, dry: DryRun, output: Outpu
     Ok(shown(TagShown::of(&rekeyed, &store.url), dry, output))
 }
 
-/// The tags of all stores, a part at a time: the command that shows the next part is on standard
-/// error. A tag that stands in a store to which `segment.shard` does not send it is left out: no
-/// server serves it (`leaf doctor` tells of it). Where a store cannot be read, its tags are missing,
-/// and the trouble says so.
+/// Lists the tags of all stores, a part at a time; standard error names the command that shows the
+/// next part. A tag in a store to which `segment.shard` does not send it is left out: no server
+/// serves it (`leaf doctor` reports it). If a store cannot be read, its tags are missing, and the
+/// trouble of the result says so.
 async fn list(
     stores: &Stores,
     after: ListCursor,
@@ -247,9 +268,9 @@ async fn list(
     Ok(Done::but(text, trouble))
 }
 
-/// Some tags, as they are printed. If there are more, standard error names the command that shows the next ones;
-/// `way` is the option that it needs to ask the same server, like ` --server URL`, and empty where stores are read
-/// directly.
+/// Formats one part of the list of tags. If there are more, standard error names the command that
+/// shows the next ones; `way` is the option with which that command asks the same server, like
+/// ` --server URL`. It is empty if stores are read directly.
 pub(crate) fn part(
     tags: &[TagShown],
     next: Option<String>,
@@ -279,7 +300,7 @@ async fn set_tag(stores: &Stores, set: Set, output: Output) -> Result<Done> {
     Ok(shown(TagShown::of(&record, &store.url), dry, output))
 }
 
-/// The tag that a command line is about, and what is to be changed of it.
+/// The tag of the command line, and the changes to it.
 pub(crate) fn change(set: Set) -> (String, ChangeTag) {
     let change = ChangeTag {
         step: set.step,
@@ -293,15 +314,16 @@ pub(crate) fn change(set: Set) -> (String, ChangeTag) {
     (set.tag, change)
 }
 
-/// A limit of `leaf tag set`. `None`: it was not given and stays as it is. `Some(None)`: the word
-/// `none`, the server's own limit applies again. What is no number is no step either.
+/// Parses a limit of `leaf tag set`. `None`: not given, it stays unchanged. `Some(None)`: the word
+/// `none`, the server's own limit applies again. A text that is not a number becomes 0, which is
+/// refused like any invalid step.
 fn limit(text: Option<String>) -> Option<Option<i64>> {
     let number = |text: &str| (text != "none").then(|| text.parse().unwrap_or(0));
     text.map(|text| number(&text))
 }
 
-/// A tag that was raised, so that the store grants no lower ids any more, and every node drops those from
-/// before.
+/// Formats the result of `leaf tag advance`: the store grants no lower ids any more, and every node
+/// drops the ids that it has from before.
 pub(crate) fn advanced(advanced: AdvancedShown, dry: DryRun, output: Output) -> Result<Done> {
     if output != Output::Table {
         dry.tell();
@@ -331,7 +353,7 @@ async fn show(stores: &Stores, tag: &str, output: Output) -> Result<Done> {
     Ok(shown(TagShown::of(&record, &store.url), DryRun::default(), output))
 }
 
-/// A record after a command, as every command on one tag shows it.
+/// Formats the record of a tag, as the result of any command on one tag.
 pub(crate) fn shown(tag: TagShown, dry: DryRun, output: Output) -> Done {
     dry.tell();
     match output {
@@ -341,8 +363,9 @@ pub(crate) fn shown(tag: TagShown, dry: DryRun, output: Output) -> Done {
     .into()
 }
 
-/// A tag that was deleted, and the command that makes it again without repeating an id: only now is it
-/// known how far it had granted ids. `way` is the option that leads where it was.
+/// Formats the result of a deletion, with the command that makes the tag again without repeating an
+/// id. Only the deletion shows how far ids were granted, so the command is not known earlier. `way`
+/// is the option that selects the same server, or empty.
 pub(crate) fn gone(gone: DeletedShown, dry: DryRun, way: &str, output: Output) -> Done {
     let DeletedShown { deleted: tag, next_first, ids_below } = gone;
     let (shell, url, name) = (hints::quoted(&tag.tag), &tag.store, &tag.tag);
@@ -350,6 +373,9 @@ pub(crate) fn gone(gone: DeletedShown, dry: DryRun, way: &str, output: Output) -
         (Some(_), Some(below)) if tag.sealed => format!(
             "deleted tag {name:?} of {url}. It was sealed, after it had granted ids below {below}: if it was moved to another \
              store, do not make it again here"
+        ),
+        (Some(_), _) if tag.reopened.is_some() => format!(
+            "deleted tag {name:?} of {url}, which was reopened: no tag of this name can be made again"
         ),
         (Some(next), below) => {
             let other = match (tag.shape.as_deref(), below) {
@@ -376,8 +402,8 @@ pub(crate) fn gone(gone: DeletedShown, dry: DryRun, way: &str, output: Output) -
     output::one(&Gone { tag, next_first, ids_below }, text, output).into()
 }
 
-/// Deletes a family, so that no more members are made, and then its members, a page at a time. Cut
-/// off, it goes on when it is repeated.
+/// Deletes a family, so that no more members are made, and then its members, a page at a time. If
+/// it is interrupted, a repeated command continues.
 async fn delete_family(stores: &Stores, family: &str, yes: bool, dry: DryRun) -> Result<Done> {
     let (store, name, shell) =
         (stores.shards.of(family), family_name(family)?, hints::quoted(family));
@@ -420,16 +446,16 @@ async fn delete_family(stores: &Stores, family: &str, yes: bool, dry: DryRun) ->
 struct Gone {
     #[serde(flatten)]
     tag: TagShown,
-    /// Made again in the same shape, it must not start below this number. A string, see
+    /// The least first number if the tag is made again in the same shape. A string, see
     /// [`Output::Json`].
     next_first: Option<String>,
-    /// Made again in any other shape, it must not issue ids below this one.
+    /// The least id that the tag may issue if it is made again in any other shape.
     ids_below: Option<String>,
 }
 
-/// What a tag like this one is made with.
+/// The options of `leaf tag create` that make a tag like this one.
 ///
-/// A counter that restarts every period needs no step, and strict order has none.
+/// A tag with periods or in strict order has no step.
 fn options(tag: &TagShown) -> String {
     let family = tag.family.map(|family| {
         format!(
@@ -483,7 +509,8 @@ pub(crate) fn decoded(told: &TagIdShown, output: Output) -> Done {
     output::one(told, text.join("\n"), output).into()
 }
 
-/// What makes no sense is the command line's fault.
+/// Converts an error: a request that makes no sense becomes a [`ConfigError`], since the command
+/// line is wrong.
 pub(crate) fn refused(error: TagAdminError) -> anyhow::Error {
     match error {
         TagAdminError::Refused(_) | TagAdminError::Conflict(_) | TagAdminError::NoKey(_) => {

@@ -1,7 +1,8 @@
 //! The command: starting it, passing signals on, ending it, and its exit code.
 //!
-//! It is in a process group of its own, so that what it started ends with it. At the terminal of a shell it
-//! stays in the shell's, or Ctrl-C would not reach it: then only it alone is ended.
+//! The command has its own process group, so that the processes that it starts end with it. At the
+//! terminal of a shell it stays in the shell's group, because Ctrl-C would not reach it otherwise;
+//! then only the command itself can be ended.
 
 use std::ffi::OsString;
 use std::future::poll_fn;
@@ -23,11 +24,11 @@ use tokio::time::Instant;
 
 /// A worker id below this is split into five bits each for data centre and machine.
 const SPLIT: u32 = 1024;
-/// How long the killed may take to be gone.
+/// How long to wait until killed processes are gone.
 const GONE: Duration = Duration::from_secs(1);
-/// The command was not found; as shells say.
+/// The exit code for a command that was not found, as in shells.
 const NOT_FOUND: u8 = 127;
-/// The command cannot be started.
+/// The exit code for a command that cannot be started, as in shells.
 const NOT_STARTED: u8 = 126;
 
 /// This program, also after its file was replaced by another version.
@@ -73,8 +74,8 @@ impl Child {
         Ok(Self { pid, has_group })
     }
 
-    /// Waits until it stands before the command's first instruction, see [`exec`]; `false`: it has ended
-    /// instead.
+    /// Waits until the process has stopped just before it becomes the command, see [`exec`].
+    /// `false` if it has ended instead.
     pub(super) async fn is_prepared(&self) -> bool {
         let stopped = WaitIdOptions::STOPPED
             | WaitIdOptions::EXITED
@@ -94,7 +95,8 @@ impl Child {
         let _ = kill_process(self.pid, Signal::CONT);
     }
 
-    /// Waits until all of its group are gone, who were killed: a processor may be slow to notice.
+    /// Waits until all processes of the command's group are gone, after they were killed: those on
+    /// other processors may take a moment.
     pub(super) async fn group_is_gone(&mut self) {
         let late = Instant::now() + GONE;
         while self.has_group && test_kill_process_group(self.pid).is_ok() && Instant::now() < late {
@@ -103,13 +105,13 @@ impl Child {
         }
     }
 
-    /// Its process id, and whether it stands for its group.
+    /// The process id of the command, and whether it has its own process group.
     pub(super) const fn target(&self) -> (Pid, bool) {
         (self.pid, self.has_group)
     }
 
-    /// Sends a signal to the command. Where the command is in the process group of a terminal, it already got
-    /// those signals that the terminal sends.
+    /// Sends a signal to the command. If the command is in the shell's process group, it has
+    /// already received the signals that the terminal sends; these are not sent again.
     pub(super) fn pass_on(&self, signal: Signal) {
         let of_terminal = [Signal::INT, Signal::QUIT, Signal::HUP, Signal::WINCH];
         if self.has_group || !of_terminal.contains(&signal) {
@@ -118,13 +120,13 @@ impl Child {
         }
     }
 
-    /// Ends it at once, and what it started.
+    /// Kills the command, and what it started if it has its own group.
     pub(super) fn kill(&self) {
         kill((self.pid, self.has_group));
     }
 
-    /// Its exit code, once it has ended; what it left behind in its group is ended first. Also waits for
-    /// the processes that a container's first process inherits.
+    /// The exit code of the command, or `None` while it runs. Kills what is left of its group
+    /// first. Also waits for ended processes that a container's first process inherits.
     pub(super) fn ended(&mut self) -> Option<u8> {
         let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         // Before it is waited for: until then nobody else can get its number.
@@ -188,7 +190,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Notices signals from now on.
+    /// Starts to receive signals.
     pub(super) fn new() -> Result<Self> {
         let of = |kind| signal(SignalKind::from_raw(kind)).context("notice signals");
         let passed = [
@@ -222,7 +224,7 @@ impl Signals {
         .await
     }
 
-    /// Waits for a signal that ends a process which has no command yet.
+    /// Waits for a signal that is to end this process while it has no command yet.
     pub(super) async fn wait_for_an_end(&mut self) {
         loop {
             let ends = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];

@@ -1,9 +1,9 @@
 //! The command guard: a process that ends the command where `leaf worker run` cannot, because it is frozen or
 //! was killed.
 //!
-//! It reads lines `PID IS_GROUP MILLIS` from its standard input: what to kill, and from when on. It
-//! kills when that moment has come, or when its input ends. `leaf worker run` kills it once the command has
-//! ended.
+//! It reads lines `PID IS_GROUP MILLIS` from its standard input: what to kill, and at what time
+//! (Unix time in ms). It kills at that time, or when its input ends. `leaf worker run` kills the
+//! guard once the command has ended.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -26,11 +26,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How much later than `leaf worker run` the guard kills.
 const LATER: Duration = Duration::from_millis(150);
 
-/// What the guard is to kill: a process id, whether it stands for its group, and from when on.
+/// What the guard is to kill: a process id, whether to kill the process group of that id, and the
+/// time from which on.
 type Order = (Pid, bool, UnixMillis);
 
-/// The guard, as `leaf worker run` sees it. One that cannot be started, was killed, or reads nothing is
-/// replaced at the next order.
+/// The guard's side in `leaf worker run`. A guard process that cannot be started, was killed, or
+/// does not read its input is replaced at the next order.
 #[derive(Default)]
 pub(super) struct Guard(Option<Running>);
 
@@ -57,7 +58,8 @@ impl Running {
         Ok(Self { process, input, told: None })
     }
 
-    /// Tells it an order, unless it has it; whether it could be told.
+    /// Sends an order to the guard, unless the guard has it already. Returns `false` if the guard
+    /// cannot get it.
     fn tell(&mut self, order: Order) -> bool {
         // It was waited for, where it has ended, as every child is.
         let ended = !matches!(self.process.try_wait(), Ok(None));
@@ -72,7 +74,7 @@ impl Running {
 }
 
 impl Guard {
-    /// Tells it what to kill from when on.
+    /// Orders the guard to kill the command from `at` plus [`LATER`] on.
     pub(super) fn tell(&mut self, child: &Child, at: UnixMillis) {
         let (pid, group) = child.target();
         let order = (pid, group, at + LATER);
@@ -89,7 +91,7 @@ impl Guard {
         }
     }
 
-    /// Ends it at once, so that it kills nobody who has the command's number later.
+    /// Kills the guard, so that it cannot kill a later process that gets the command's process id.
     pub(super) fn dismiss(&mut self) {
         if let Some(mut running) = self.0.take() {
             // It has ended.

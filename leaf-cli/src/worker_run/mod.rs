@@ -34,19 +34,19 @@ use crate::cli::Run;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Pause between two attempts to claim.
 const CLAIM_AGAIN: Duration = Duration::from_secs(1);
-/// A command that is not done by then is killed this long before the ceiling: a tenth of the lease,
-/// within these bounds. The machine may be busy.
+/// The least and the greatest margin; between them it is a tenth of the lease. A command that still
+/// runs is killed this long before the ceiling, since the machine may be busy.
 const MARGIN: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(5));
 
 /// The exit code of a command that was killed.
 const KILLED: u8 = 128 + 9;
 
-/// When a command is ended whose lease is not extended any more.
+/// When to end a command whose lease is not extended any more.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
-    /// How long before the ceiling it is killed.
+    /// How long before the ceiling the command is killed.
     margin: Duration,
-    /// How long before that it is asked to end.
+    /// The time from when the command is asked to end until it is killed.
     grace: Duration,
 }
 
@@ -74,7 +74,7 @@ pub(crate) async fn run(config: &Config, run: Run) -> Result<Done> {
     done
 }
 
-/// Checks that the registry gives out worker ids, and for long enough.
+/// Checks that the registry gives out worker ids, and that leases are long enough for `--grace`.
 fn rules(config: &Config, run: &Run) -> Result<Rules, ConfigError> {
     if config.registry().is_in_state_file() {
         return Err(ConfigError::new(format!(
@@ -97,7 +97,8 @@ fn rules(config: &Config, run: &Run) -> Result<Rules, ConfigError> {
     Ok(rules)
 }
 
-/// Who holds the worker id. Where a name has its worker id for good, it must be a lasting one.
+/// The name of the holder. A registry that binds worker ids to names for good needs a given name,
+/// which must not change.
 fn identity(config: &Config, name: Option<&str>) -> Result<Identity, ConfigError> {
     let refuse = |error| ConfigError::new(format!("--name: {error}"));
     if let Some(name) = name {
@@ -129,8 +130,8 @@ fn held(view: &SnowflakeView) -> Option<Claimed> {
     view.worker.map(|worker| Claimed { worker, term: view.term })
 }
 
-/// Claims a worker id, however long it takes until one is free, and waits until the clock has passed what
-/// its last holder may have used.
+/// Claims a worker id, however long it takes until one is free. Then waits until the clock has
+/// passed every timestamp that its last holder may have used.
 async fn claim(generator: &SnowflakeGenerator) -> Result<Claimed> {
     let mut told = String::new();
     loop {
@@ -158,8 +159,8 @@ async fn claim(generator: &SnowflakeGenerator) -> Result<Claimed> {
     }
 }
 
-/// Whether a claim may succeed later: also where all worker ids are held now, or one's own is by
-/// somebody else.
+/// Whether a later claim may succeed: also where all worker ids are held now, where somebody else
+/// holds this node's, or where the clock has not reached the floor yet.
 fn may_pass(error: &SnowflakeError) -> bool {
     use RegistryErrorKind::{FloorAhead, InUse, NoWorkerId};
     let of_registry = |error: &RegistryError| {
@@ -169,8 +170,9 @@ fn may_pass(error: &SnowflakeError) -> bool {
         || matches!(error.kind(), SnowflakeErrorKind::Registry(error) if of_registry(error))
 }
 
-/// Waits until the clock has reached the floor: where somebody had the worker id before, until the next
-/// whole second, since generators that count in seconds use all of the one that they are in.
+/// Waits until the clock has reached the floor. If the worker id had a holder before, the floor is
+/// rounded up to a whole second: generators that count in seconds use the whole of their last
+/// second.
 async fn wait_for(floor: UnixMillis, term: u64) {
     let floor = match term {
         0 | 1 => floor,
@@ -239,27 +241,22 @@ async fn hold(
     if stage == Stage::Holds && !is_over {
         return Ok(Done { code: status, ..String::new().into() });
     }
-    let why = match lease.kill_at() {
-        UnixMillis::EPOCH => {
-            "it was released or taken by somebody else, or is in doubt after a failover"
-        }
-        _ => "it could not be extended: is the registry reachable? Was the clock set ahead?",
-    };
+    let why = lease.why_lost();
     Err(anyhow!("the lease of worker id {worker} was lost, and the command was ended: {why}"))
 }
 
-/// How it stands with the lease.
+/// The state of the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// It is held.
     Holds,
-    /// It is about to end, and the command is asked to.
+    /// The lease is about to end: the command is asked to end.
     Ends,
     /// The command must not run any more.
     Over,
 }
 
-/// The worker id while the command runs.
+/// The lease of the worker id while the command runs.
 struct Lease<'a> {
     generator: &'a SnowflakeGenerator,
     claimed: Claimed,
@@ -271,7 +268,18 @@ struct Lease<'a> {
 }
 
 impl Lease<'_> {
-    /// Takes note that the command may have made ids until now.
+    /// Why the lease was lost, as far as that is known.
+    fn why_lost(&self) -> &'static str {
+        match self.kill_at() {
+            UnixMillis::EPOCH => {
+                "it was released or taken by somebody else, or is in doubt after a failover"
+            }
+            _ => "it could not be extended: is the registry reachable? Was the clock set ahead?",
+        }
+    }
+
+    /// Records that the command may have made ids until now, so that the next holder's floor is
+    /// later.
     fn note(&mut self) {
         let (boot, wall) = (SystemClock.boot(), SystemClock.wall_millis());
         let (boot_before, wall_before) = self.clock;
@@ -282,7 +290,7 @@ impl Lease<'_> {
         self.generator.skip_to(self.latest + Duration::from_millis(1));
     }
 
-    /// How it stands with the lease, which gets no better.
+    /// Determines the state of the lease; it is never better than `before`.
     fn look(&mut self, before: Stage) -> Stage {
         self.note();
         let left = self.kill_at() - self.latest;
@@ -294,7 +302,8 @@ impl Lease<'_> {
         now.max(before)
     }
 
-    /// From when on the command must not run; the beginning of time where the lease was lost.
+    /// The time from which on the command must not run; [`UnixMillis::EPOCH`] if the lease was
+    /// lost.
     fn kill_at(&self) -> UnixMillis {
         let view = self.generator.view();
         match held(&view) == Some(self.claimed) {

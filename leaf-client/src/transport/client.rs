@@ -10,13 +10,13 @@ use tonic::{Request, Response, Status};
 
 use super::Connector;
 
-/// How much later than the client a server gives a request up.
+/// How much longer than the client a server works on a request.
 const LATER: Duration = Duration::from_millis(100);
 
 /// Connections to one server.
 pub(super) type Connections = hyper_util::client::legacy::Client<Connector, Body>;
 
-/// The answer to a question; `None` where it is one to another question.
+/// The answer to a request; `None` if the message is not an answer to this request.
 pub(crate) type Sent<T> = Result<Option<T>, Status>;
 
 /// One call to one server.
@@ -27,15 +27,15 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Sends a message by a method of the stub.
+    /// Sends `message` with `call`, a method of the stub.
     pub(crate) async fn send<M, T>(
         self,
         message: M,
         call: impl AsyncFnOnce(IdServiceClient<Connections>, Request<M>) -> Result<Response<T>, Status>,
     ) -> Result<T, Status> {
         let mut request = Request::new(message);
-        // The server need not work for a client that waits no longer. It is the client that judges
-        // whether it was late.
+        // The server need not work for a client that no longer waits. Its limit is a little longer
+        // than the client's, so that the client's own timeout comes first.
         request.set_timeout(self.within + LATER);
         if let Some(authorization) = self.authorization {
             let mut value = MetadataValue::try_from(authorization.as_bytes())

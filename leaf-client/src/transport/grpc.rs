@@ -20,12 +20,13 @@ use crate::endpoint::{Endpoint, Place};
 use crate::failure::{AskError, Failure, Fault};
 use crate::wire::one_line;
 
-/// How often a connection that waits for an answer is asked whether it is still there.
+/// How often a connection with a request under way is checked by an HTTP/2 ping.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
 pub(super) struct Grpc {
     connecting: Arc<Connecting>,
-    /// Of each server. Many requests share one, which one that is late may be the last sign of.
+    /// By server. Many requests share one connection. A request without an answer may be the only
+    /// sign that it is broken.
     connections: Mutex<HashMap<(Place, SocketAddr), Connections>>,
     authorization: Option<HeaderValue>,
 }
@@ -57,7 +58,7 @@ impl Grpc {
         self.connections.lock().expect("no holder of this lock panics")
     }
 
-    /// The next request to this server goes over a connection of its own.
+    /// Drops the connection to this server: the next request opens a new one.
     pub(super) fn forget(&self, endpoint: &Endpoint) {
         self.all().remove(&(endpoint.place.clone(), endpoint.address));
     }

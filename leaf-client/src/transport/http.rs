@@ -25,7 +25,7 @@ type Connections = Client<Connector, Full<Bytes>>;
 
 pub(super) struct Http {
     connecting: Arc<Connecting>,
-    /// By the URL that was configured.
+    /// The connections for each configured URL.
     connections: Mutex<HashMap<Place, Connections>>,
     authorization: Option<HeaderValue>,
 }

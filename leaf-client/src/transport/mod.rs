@@ -1,4 +1,4 @@
-//! One request to one server, and what became of it.
+//! Sends one request to one server, and classifies the outcome.
 
 #[cfg(feature = "grpc")]
 pub(crate) mod client;
@@ -37,7 +37,7 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// The token is shown to every server.
+    /// Creates the connections. `authorization`, the token, is sent to every server.
     pub(crate) fn new(connecting: Connecting, authorization: Option<HeaderValue>) -> Self {
         let connecting = Arc::new(connecting);
         Self {
@@ -47,8 +47,8 @@ impl Transport {
         }
     }
 
-    /// One request. Where it is given less time than `attempt`, no answer is not the server's
-    /// fault.
+    /// Sends one request, and waits `within` for the answer. If `within` is shorter than `attempt`,
+    /// a missing answer does not count against the server.
     pub(crate) async fn ask<A: Ask>(
         &self,
         endpoint: &Endpoint,
@@ -100,12 +100,13 @@ fn judge(endpoint: &Endpoint, reason: &str, text: String, lasting: bool) -> AskE
     AskError::Refused { kind, text: format!("{endpoint}: {text}") }
 }
 
-/// An answer to another question, or none of a leaf-server.
+/// The failure of a server whose answer does not fit the request, or is not a leaf-server's.
 fn not_an_answer(endpoint: &Endpoint) -> AskError {
     Failure::of(endpoint, "its answer is not what a leaf-server answers to that").into()
 }
 
-/// The refusal of a caller: what the server says, or the status of a gateway before it.
+/// The error of a caller without the right token: the server's text, or the status if a gateway in
+/// front of it sent none.
 fn unauthorized(endpoint: &Endpoint, status: &str, told: Option<String>) -> AskError {
     let text = match told.filter(|told| !told.is_empty()) {
         Some(told) => format!("{endpoint}: {told}"),
@@ -114,7 +115,7 @@ fn unauthorized(endpoint: &Endpoint, status: &str, told: Option<String>) -> AskE
     AskError::Refused { kind: ClientErrorKind::Unauthorized, text }
 }
 
-/// An error with what caused it: the error itself often says nothing.
+/// The text of an error with all its causes: the first one alone often says too little.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,7 +1,7 @@
-//! Connections to servers, encrypted where their URLs say so.
+//! Connections to servers, encrypted if the URL says so.
 //!
-//! Requests name the address that a server's name was looked up to; its certificate must have the name.
-//! So each name has a connector of its own, and connections of one are never used for another.
+//! A request goes to an address, but the server's certificate must contain the name that was looked
+//! up. So each name has its own connector, and a connection for one name is never used for another.
 
 use std::sync::Arc;
 
@@ -17,12 +17,13 @@ use crate::endpoint::{Place, Protocol};
 /// Makes connections to the servers of one name.
 pub(super) type Connector = HttpsConnector<HttpConnector>;
 
-/// What servers are believed by, and what they are shown: PEM.
+/// The certificates for TLS, in PEM: of the trusted authorities, and the client's own.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
     /// Certificates of the authorities that are trusted. Empty: those that the system trusts.
     pub(crate) authorities: Vec<Vec<u8>>,
-    /// The client's own certificate, with those between it and its authority, and its key.
+    /// The client's own certificate, followed by any intermediate certificates, and its private
+    /// key.
     pub(crate) own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -31,10 +32,11 @@ pub(crate) struct Certificates {
 pub(crate) struct Connecting(ClientConfig);
 
 impl Connecting {
-    /// To these servers.
+    /// Prepares connections to these servers.
     ///
     /// # Errors
-    /// One of them encrypts, and the certificates cannot be used. The text repeats nothing of them.
+    /// One of the servers uses TLS, and the certificates cannot be used. The text contains nothing
+    /// of them.
     pub(crate) fn new(places: &[Place], certificates: &Certificates) -> Result<Self, String> {
         if places.iter().any(|place| place.encrypted) {
             return config(certificates).map(Self);
@@ -97,7 +99,7 @@ fn read(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> 
     }
 }
 
-/// Believes servers whose certificate is of one of these.
+/// Begins a TLS configuration that trusts the certificates of these authorities.
 fn believing(roots: RootCertStore) -> ConfigBuilder<ClientConfig, WantsClientCert> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     ClientConfig::builder_with_provider(provider)

@@ -38,8 +38,8 @@ impl Layout {
 }
 
 impl Composer {
-    /// The id at `position`. The caller sees to it that the tick is at most
-    /// [`Layout::max_tick`]: a later one would not be told from another id.
+    /// The id at `position`. The caller must ensure that the tick is at most [`Layout::max_tick`]:
+    /// with a later tick the result could equal another id.
     #[inline]
     #[must_use]
     pub const fn id(self, position: u64) -> Id {

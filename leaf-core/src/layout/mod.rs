@@ -2,8 +2,8 @@
 //!
 //! Invariants: every field has at least one bit; together at most 63, so that an id is never
 //! negative; the timestamp stands above the sequence, so that the ids of one worker increase.
-//! The layout counts time in *ticks* of its unit since its epoch. Records hold Unix milliseconds
-//! instead: a floor rounds up to a tick, a ceiling down.
+//! The layout counts time in *ticks* of its unit since its epoch. Records hold Unix milliseconds:
+//! when they are converted to ticks, a floor is rounded up and a ceiling down.
 
 mod composer;
 mod presets;
@@ -65,7 +65,8 @@ impl Unit {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     fields: [(Field, u32); 3],
-    /// The upper part of the worker field, for naming only.
+    /// How many upper bits of the worker field name a datacenter; the ids are the same with any
+    /// value.
     datacenter_bits: u32,
     unit: Unit,
     epoch: UnixMillis,
@@ -173,7 +174,7 @@ impl Layout {
         Some(WorkerId::new(((datacenter as u64) << bits) as u32 | worker))
     }
 
-    /// The datacenter and the worker in it that a worker id names.
+    /// Splits a worker id into the datacenter and the number of the worker in it.
     #[must_use]
     pub const fn datacenter_of(self, worker: WorkerId) -> (u32, u32) {
         let bits = self.bits(Field::Worker) - self.datacenter_bits;
@@ -187,7 +188,7 @@ impl Layout {
         self.place(field).1
     }
 
-    /// How far to the left of the lowest bit a field stands.
+    /// How many bits are to the right of a field.
     #[must_use]
     pub const fn shift(self, field: Field) -> u32 {
         self.place(field).0

@@ -12,8 +12,8 @@ impl Layout {
         1_288_834_974_657,
     );
 
-    /// Twitter's: the same bits and epoch as Leaf's, the worker named by 5 bits of datacenter and 5
-    /// of worker.
+    /// Twitter's: the bits and the epoch of Leaf's, with the worker field split into 5 bits of
+    /// datacenter and 5 bits of worker.
     pub const TWITTER: Self = Self { datacenter_bits: 5, ..Self::LEAF };
 
     /// Sonyflake's: 39 bits of 10 ms, 8 of sequence, 16 of machine, counted from 2014-09-01. Good
@@ -25,7 +25,7 @@ impl Layout {
     );
 
     /// Baidu uid-generator's: 28 bits of seconds, 22 of worker, 13 of sequence, counted from
-    /// 2016-05-19T16:00:00Z. From its own epoch it ended on 2024-11-20: give it a later one.
+    /// 2016-05-19T16:00:00Z. With this epoch its timestamps ended on 2024-11-20: set a later epoch.
     pub const UID_GENERATOR: Self = Self::preset(
         [(Field::Timestamp, 28), (Field::Worker, 22), (Field::Sequence, 13)],
         Unit::Second,

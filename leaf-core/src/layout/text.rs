@@ -17,8 +17,9 @@ const PRESETS: [(&str, Layout); 5] = [
 ];
 
 impl Layout {
-    /// What decides where the bits go, without names and epoch: `t41-w10-s12/1ms`. Fence records
-    /// hold it, so that another layout over the same worker id is noticed.
+    /// The position and width of the fields and the tick as text, like `t41-w10-s12/1ms`, without
+    /// the preset's name, the datacenter and the epoch. Fence records hold it, so that a node with
+    /// another layout for the same worker id is noticed.
     #[must_use]
     pub fn shape(self) -> String {
         let nameless = Self { datacenter_bits: 0, ..self };
@@ -37,7 +38,7 @@ impl Layout {
     }
 }
 
-/// The preset's name where it is one, else the split.
+/// Writes the preset's name if the layout is a preset, with any epoch; else the split.
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let same = |preset: &Self| preset.with_epoch(self.epoch) == *self;

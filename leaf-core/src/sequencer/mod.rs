@@ -32,7 +32,8 @@ use crate::{Composer, Field, Id, Layout, UnixMillis, WorkerId};
 
 /// The word after [`Sequencer::close`]. No layout reaches it: a position has at most 63 bits.
 const CLOSED: u64 = u64::MAX;
-/// How far behind the clock an exhausted sequencer continues tick by tick.
+/// If the clock is less than this past a tick that began by a carry, that tick is used up before
+/// the current one is begun.
 const CATCH_UP_MILLIS: u64 = 10;
 
 /// Gives out the ids of one worker id between a floor and a ceiling, to any number of threads.
@@ -210,8 +211,8 @@ impl Sequencer {
         Ok(self.usable_end(tick, now).saturating_sub(position).max(1))
     }
 
-    /// What [`Self::take`] would refuse at tick `now`, without taking anything; `None` when it
-    /// would give out an id, or would after a wait of at most `patience`.
+    /// Returns the [`Refusal`] that [`Self::take`] would return at tick `now`, but takes nothing.
+    /// `None` if `take` would give out an id now, or after a wait of at most `patience`.
     #[must_use]
     pub fn refuses(&self, now: u64, patience: Duration) -> Option<Refusal> {
         let patience = patience.as_millis() as u64 / self.layout.unit().millis();
@@ -264,16 +265,16 @@ impl Sequencer {
         ((mixed >> 32) * self.start_below) >> 32
     }
 
-    /// Allows ids whose tick ends at or before `ceiling`, and tells whether that is more than
-    /// before. Call it only after `ceiling` is durable. A lower ceiling than before is ignored.
+    /// Allows ids whose tick ends at or before `ceiling`. Returns whether this raised the ceiling;
+    /// a lower ceiling is ignored. Call it only after `ceiling` is durable.
     pub fn raise(&self, ceiling: UnixMillis) -> bool {
         // Rounded down: a tick must not be used unless all of it lies below the ceiling.
         let tick = self.layout.tick_at(ceiling);
         self.ceiling.fetch_max(tick, Ordering::AcqRel) < tick
     }
 
-    /// Gives out nothing before this tick any more: what lies before it is used elsewhere. Beyond the
-    /// ceiling, too.
+    /// Skips all positions before `tick`, because ids with these timestamps are made elsewhere.
+    /// `tick` may be above the ceiling.
     ///
     /// ```
     /// use leaf_core::sequencer::Sequencer;
@@ -317,8 +318,8 @@ impl Sequencer {
         self.after(self.word.load(Ordering::Acquire))
     }
 
-    /// Gives out nothing any more. Returns the first instant above every id given out: the lowest
-    /// floor for whoever uses the worker id next. `None` when it was closed before.
+    /// Gives out nothing any more. Returns the first instant above every id given out, the lowest
+    /// floor for the next holder of the worker id. `None` if the sequencer was closed before.
     pub fn close(&self) -> Option<UnixMillis> {
         let word = self.word.swap(CLOSED, Ordering::AcqRel);
         (word != CLOSED).then(|| self.after(word))

@@ -53,11 +53,11 @@ fn skipped_milliseconds_are_used_after_exhaustion() {
         take(&sequencer, NOW);
     }
 
-    assert_eq!(take(&sequencer, NOW + 10), (NOW + 1, 0), "10 ms behind: none is skipped");
+    assert_eq!(take(&sequencer, NOW + 10), (NOW + 1, 0), "9 ms behind: none is skipped");
     for _ in 1..4096 {
         take(&sequencer, NOW + 10);
     }
-    assert_eq!(take(&sequencer, NOW + 13).0, NOW + 13, "11 ms behind: they are");
+    assert_eq!(take(&sequencer, NOW + 12).0, NOW + 12, "10 ms behind: they are");
 }
 
 #[test]
@@ -201,4 +201,89 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn it_tells_what_can_be_taken_and_takes_nothing() {
+    let sequencer = sequencer(NOW, NOW);
+    assert_eq!(sequencer.position(), Some(NOW << 12));
+    assert_eq!(sequencer.available(NOW), Ok(4096));
+    take(&sequencer, NOW);
+    assert_eq!((sequencer.available(NOW), sequencer.position()), (Ok(4095), Some((NOW << 12) + 1)));
+    assert_eq!(sequencer.refuses(NOW, Duration::ZERO), None);
+    sequencer.take_run(NOW, 5000).unwrap();
+    let wait = Refusal::Wait(NOW + 1);
+    assert_eq!(sequencer.available(NOW), Err(wait));
+    assert_eq!(sequencer.refuses(NOW, Duration::ZERO), Some(wait));
+    assert_eq!(sequencer.refuses(NOW, Duration::from_micros(999)), Some(wait));
+    assert_eq!(sequencer.refuses(NOW, Duration::from_millis(1)), None, "it is there by then");
+    assert_eq!(sequencer.refuses(NOW - 1, Duration::from_millis(1)), Some(wait), "2 ms away");
+    assert_eq!(sequencer.position(), Some((NOW + 1) << 12));
+    sequencer.close();
+    assert_eq!((sequencer.position(), sequencer.available(NOW)), (None, Err(Refusal::Closed)));
+    assert_eq!(sequencer.refuses(NOW, Duration::MAX), Some(Refusal::Closed));
+}
+
+#[test]
+fn patience_is_counted_in_ticks() {
+    let second = Layout::SONYFLAKE.unit().millis();
+    assert!(second > 1, "a tick of more than a millisecond");
+    let (now, ceiling) = (Layout::SONYFLAKE.instant(NOW), UnixMillis::new(u64::MAX));
+    let sequencer = Sequencer::new(Layout::SONYFLAKE, WorkerId::new(5), now, now, 0);
+    sequencer.raise(ceiling);
+    let most = 1 << Layout::SONYFLAKE.bits(crate::Field::Sequence);
+    sequencer.take_run(NOW, most).unwrap();
+    let wait = Some(Refusal::Wait(NOW + 1));
+    assert_eq!(sequencer.refuses(NOW, Duration::from_millis(second - 1)), wait);
+    assert_eq!(sequencer.refuses(NOW, Duration::from_millis(second)), None);
+}
+
+#[test]
+fn a_ceiling_only_rises_and_says_so() {
+    let now = instant(NOW);
+    let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(5), now, now, 100);
+    assert_eq!(sequencer.take(NOW), Err(Refusal::Ceiling));
+    assert!(sequencer.raise(instant(NOW + 1)));
+    assert!(!sequencer.raise(instant(NOW + 1)), "as high as before");
+    assert!(!sequencer.raise(instant(NOW)), "lower");
+    assert_eq!(take(&sequencer, NOW).0, NOW);
+    assert!(sequencer.raise(instant(NOW + 2)));
+}
+
+#[test]
+fn what_is_skipped_is_not_given_out() {
+    let sequencer = sequencer(NOW, NOW);
+    sequencer.skip_to(NOW + 3);
+    sequencer.skip_to(NOW + 1);
+    assert_eq!(sequencer.position(), Some((NOW + 3) << 12));
+    assert_eq!(sequencer.take(NOW), Err(Refusal::Wait(NOW + 3)));
+    assert_eq!(take(&sequencer, NOW + 3), (NOW + 3, 0));
+    sequencer.skip_to(u64::MAX);
+    assert_eq!(sequencer.take(NOW + 5), Err(Refusal::Wait(1 << 41)), "behind the last tick");
+    sequencer.close();
+    sequencer.skip_to(NOW);
+    assert_eq!(sequencer.position(), None, "closed stays closed");
+}
+
+#[test]
+fn a_quiet_tick_starts_elsewhere_for_another_worker() {
+    let start = |worker: u32| {
+        let (floor, now) = (instant(0), instant(NOW));
+        let sequencer = Sequencer::new(Layout::LEAF, WorkerId::new(worker), floor, now, 4096);
+        sequencer.raise(UnixMillis::new(u64::MAX));
+        Layout::LEAF.decode(sequencer.take(NOW).unwrap()).unwrap().sequence
+    };
+    let starts: std::collections::HashSet<u64> = (0..64).map(start).collect();
+    assert!(starts.len() > 32, "{} of 64 workers differ", starts.len());
+}
+
+#[test]
+fn a_run_tells_how_many_are_left() {
+    let sequencer = sequencer(NOW, NOW);
+    let mut run = sequencer.take_run(NOW, 5).unwrap();
+    for left in (0..5).rev() {
+        run.next();
+        assert_eq!((run.len(), run.size_hint()), (left, (left, Some(left))));
+    }
+    assert_eq!(format!("{run:?}"), "IdRun(0 ids)");
 }

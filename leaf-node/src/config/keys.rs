@@ -20,8 +20,8 @@ impl Known {
         Self { keys, examples }
     }
 
-    /// What a text of the environment or the command line stands for; one that is no value of its
-    /// key stays a text, which is refused later.
+    /// Converts a text from the environment or the command line to the type of its key. A text that
+    /// does not fit stays a text, and is refused later.
     pub(super) fn typed(&self, key: &str, text: String) -> config::Value {
         let at = self.keys.iter().position(|known| known == key);
         match at.map(|at| &self.examples[at]) {
@@ -41,8 +41,8 @@ impl Known {
         if self.keys.iter().any(|known| known == key) { Ok(()) } else { Err(self.unknown(key)) }
     }
 
-    /// Refuses a key of the table at `prefix`, or of the tables in it, that does not exist. What
-    /// stands below a key is its value's own matter only where the value is a map.
+    /// Refuses unknown keys in the table at `prefix` and in the tables below it. The value of
+    /// `snowflake.worker_ids` is a table itself, whose names are not checked.
     pub(super) fn check_table(&self, prefix: &str, table: &toml::Table) -> Result<(), ConfigError> {
         for (name, value) in table {
             let key = join(prefix, name);
@@ -73,7 +73,7 @@ impl Known {
         Ok(())
     }
 
-    /// The refusal of a key, with the nearest known one where one is near, else with all.
+    /// The error for an unknown key. It names the nearest known key if one is near, else all keys.
     fn unknown(&self, key: &str) -> ConfigError {
         // What is no name at all may be a value at a wrong place.
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -93,15 +93,15 @@ impl Known {
         }
     }
 
-    /// The known key with the fewest typing errors between: insertions, deletions, replacements and
-    /// swaps. `None` where it is so far away that it would only mislead.
+    /// The known key with the fewest typing errors (insertions, deletions, replacements and swaps)
+    /// between it and `key`. `None` if even this one is so different that it would mislead.
     fn nearest(&self, key: &str) -> Option<&str> {
         let distance = |known: &&String| strsim::damerau_levenshtein(known, key);
         let near = self.keys.iter().min_by_key(distance)?;
         (distance(&near) <= 2 + key.len() / 4).then_some(near)
     }
 
-    /// Tells the variables that are keys from those that are not. `LEAF_SEGMENT__STORE` is
+    /// Separates the variables that are keys from all others. `LEAF_SEGMENT__STORE` is
     /// `segment.store`: two underscores stand for the dot.
     ///
     /// A variable with two underscores can only be meant for Leaf, so that a wrong one is an error.

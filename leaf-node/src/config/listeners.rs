@@ -18,8 +18,8 @@ pub struct Http {
     pub listen: SocketAddr,
     /// How many threads answer requests for ids; 0 to 1024. 0, the default, is one per processor.
     pub threads: u32,
-    /// The most connections at a time, 1 to 1,000,000; default 10,000. Others wait to be accepted,
-    /// unless one that was silent for a while makes room.
+    /// The most connections at a time, 1 to 1,000,000; default 10,000. If all are in use, one that
+    /// was silent for a while is closed; if there is none, new connections wait to be accepted.
     pub max_connections: u32,
     /// The most ids that one request of `/v1` takes, 1 to 1,000,000; default 1000.
     pub max_count: u32,
@@ -39,10 +39,10 @@ pub struct Redis {
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
     pub max_connections: u32,
-    /// What clients must show with `AUTH`, 16 to 1024 printable ASCII characters; none is needed
-    /// where it is not given.
+    /// The password that clients must send with `AUTH`, 16 to 1024 printable ASCII characters. If
+    /// it is not set, clients need no password.
     pub password: Option<Secret>,
-    /// A file that holds it.
+    /// A file that holds `password`.
     pub password_file: Option<PathBuf>,
     /// Whether connections are encrypted.
     pub tls: TlsMode,
@@ -65,16 +65,16 @@ pub struct Grpc {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ops {
-    /// Its address. Default 127.0.0.1:8081. Never on the listener for ids: what changes tags is not
-    /// in reach of those who fetch ids.
+    /// Its address. Default 127.0.0.1:8081. The ops listener is never on the listener for ids, so
+    /// that clients that fetch ids cannot reach what changes tags.
     #[serde(deserialize_with = "values::address")]
     pub listen: SocketAddr,
-    /// What administration must show, as `Authorization: Bearer TOKEN`. Needed unless the listener
-    /// is on loopback.
+    /// The token that a caller must show to administer, as `Authorization: Bearer TOKEN`. Needed
+    /// unless the listener is on loopback or `tokens_file` is set.
     ///
     /// 16 to 1024 printable ASCII characters.
     pub token: Option<Secret>,
-    /// A file that holds it.
+    /// A file that holds `token`.
     pub token_file: Option<PathBuf>,
     /// Whether connections are encrypted.
     pub tls: TlsMode,
@@ -84,12 +84,12 @@ pub struct Ops {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsMode {
-    /// None is.
+    /// No connection is encrypted.
     #[default]
     Off,
-    /// As the client begins: for a cluster whose clients change over one by one.
+    /// The client decides for each connection: for a cluster whose clients change over one by one.
     Optional,
-    /// All are.
+    /// All connections are encrypted.
     Required,
 }
 
@@ -104,17 +104,18 @@ impl<'de> Deserialize<'de> for TlsMode {
     }
 }
 
-/// What the listeners show and ask for where connections are encrypted. The files are read again
-/// while the server runs.
+/// The server's certificate, and which certificates clients must show, on listeners that encrypt.
+/// The files are read again while the server runs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tls {
-    /// A file with the server's certificate, and with those between it and its authority: PEM.
+    /// A file with the server's certificate and the intermediate certificates up to its authority:
+    /// PEM.
     pub certificate: Option<PathBuf>,
     /// A file with the certificate's private key: PEM.
     pub key: Option<PathBuf>,
-    /// A file with authorities, one of which a client's certificate must be from: PEM. Without it
-    /// clients need no certificate.
+    /// A file with authorities: PEM. A client's certificate must be from one of them. Without this
+    /// file clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -189,10 +190,10 @@ impl Default for Http {
 }
 
 impl Redis {
-    /// What changes while the server runs.
+    /// The keys of this section whose changes need no restart.
     pub const LIVE: &[&str] = &["redis.max_connections", "redis.password", "redis.password_file"];
 
-    /// The default of `listen`. Another server of this machine may have it.
+    /// The default of `listen`. Another server on this machine may already use this address.
     pub const LISTEN: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 6380);
 
@@ -216,7 +217,7 @@ impl Default for Redis {
 }
 
 impl Grpc {
-    /// What changes while the server runs.
+    /// The keys of this section whose changes need no restart.
     pub const LIVE: &[&str] = &["grpc.max_connections"];
 
     /// Refuses numbers out of bounds.
@@ -249,7 +250,7 @@ impl Default for Log {
 }
 
 impl Http {
-    /// What changes while the server runs.
+    /// The keys of this section whose changes need no restart.
     pub const LIVE: &[&str] = &["http.max_connections", "http.max_count", "http.max_waiting"];
 
     /// Refuses numbers out of bounds.
@@ -267,7 +268,7 @@ impl Http {
     }
 }
 
-/// Refuses a number that is not between these, both included.
+/// Refuses a number outside of `least` to `most`, both included.
 fn check_bounds(key: &str, value: u32, least: u32, most: u32) -> Result<(), ConfigError> {
     match (least..=most).contains(&value) {
         true => Ok(()),
@@ -276,11 +277,11 @@ fn check_bounds(key: &str, value: u32, least: u32, most: u32) -> Result<(), Conf
 }
 
 impl Ops {
-    /// What changes while the server runs.
+    /// The keys of this section whose changes need no restart.
     pub const LIVE: &[&str] = &["ops.token", "ops.token_file"];
 
-    /// Refuses a token that could be guessed. Whether one is needed depends on the listener's
-    /// address, which the server knows when it has bound it.
+    /// Refuses a token that could be guessed. Whether a token is needed depends on the listener's
+    /// address, which the server knows only after binding it.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         check_secret("ops.token", self.token.as_ref())
     }
@@ -301,17 +302,17 @@ fn check_secret(key: &str, secret: Option<&Secret>) -> Result<(), ConfigError> {
 }
 
 impl Log {
-    /// What changes while the server runs.
+    /// The keys of this section whose changes need no restart.
     pub const LIVE: &[&str] = &["log.level"];
 
     /// The filter of `level`.
     ///
     /// # Errors
-    /// Where it is neither a level nor directives.
+    /// `level` is neither a level nor a list of directives.
     #[cfg(feature = "server-config")]
     pub fn filter(&self) -> Result<tracing_subscriber::EnvFilter, ConfigError> {
-        // The ZooKeeper client tells of every connection, h2 of every client that misbehaves: what
-        // becomes of these we tell ourselves.
+        // The ZooKeeper client logs every connection, and h2 every client that misbehaves. Only
+        // their errors are logged: Leaf itself logs the consequences.
         let quiet = ["zookeeper_client", "h2"]
             .iter()
             .filter(|module| !self.level.contains(*module))

@@ -1,8 +1,9 @@
 //! `leaf.properties`: the file of the Java Leaf and of its community fork, unchanged.
 //!
-//! Its keys become ours; what it leaves out has Java's defaults: both modes on, `zk_normal`, all
-//! addresses, port 8080; these rank below a `leaf.toml` beside it. A parameter of its JDBC URL that
-//! changes nothing here is passed over, an unknown one is named in a warning.
+//! Its keys are translated to those of Leaf. What the file leaves out has the Java Leaf's default:
+//! both modes on, `zk_normal`, all addresses, port 8080. These defaults rank below a `leaf.toml`
+//! beside the file. Parameters of its JDBC URL that have no effect here are ignored; unknown ones
+//! are named in a warning.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,10 +16,10 @@ use leaf_registry::RegistryKind;
 
 use super::{Config, ConfigError};
 
-/// Where a setting is said to come from that the file leaves out.
+/// The origin that is shown for a setting that the file leaves out.
 pub(super) const DEFAULT_ORIGIN: &str = "default of a Java Leaf";
 
-/// What a Java Leaf does without being told.
+/// The defaults of a Java Leaf, as settings of Leaf.
 pub(super) fn defaults() -> Value {
     json!({
         // What Java makes of a name that is missing: it works in /snowflake/null.
@@ -30,7 +31,7 @@ pub(super) fn defaults() -> Value {
     })
 }
 
-/// Everything that the two Java programs read.
+/// All keys that the two Java programs read.
 const KEYS: [&str; 10] = [
     "leaf.name",
     "leaf.segment.enable",
@@ -44,7 +45,7 @@ const KEYS: [&str; 10] = [
     "leaf.snowflake.local.workIdMap",
 ];
 
-/// Parameters of Connector/J about what we do not do, or do by ourselves.
+/// Parameters of Connector/J without effect: they control what Leaf never does, or always does.
 const WITHOUT_EFFECT: [&str; 32] = [
     "allowMultiQueries",
     "allowPublicKeyRetrieval",
@@ -80,8 +81,8 @@ const WITHOUT_EFFECT: [&str; 32] = [
     "zeroDateTimeBehavior",
 ];
 
-/// What the text of a file says in our keys, in the form of a `leaf.toml`, and what its owner
-/// should know; `path` is for error texts.
+/// Translates the text of a file into settings in the form of a `leaf.toml`, and warnings for the
+/// operator. `path` is for error texts.
 pub(super) fn translate(text: &[u8], path: &Path) -> Result<(Value, Vec<String>), ConfigError> {
     let mut found = BTreeMap::new();
     let read = java_properties::PropertiesIter::new(text).read_into(|key, value| {
@@ -125,7 +126,8 @@ pub(super) fn translate(text: &[u8], path: &Path) -> Result<(Value, Vec<String>)
     Ok((settings, warnings))
 }
 
-/// What is passed over, and how much of it better goes unnamed.
+/// Lists the names that are ignored, for a warning. `nameless` is how many others are only counted,
+/// because they may be part of a password.
 fn ignored(named: &[&str], nameless: usize) -> Option<String> {
     match (named, nameless) {
         ([], 0) => None,
@@ -191,8 +193,8 @@ impl Java<'_> {
         Err(ConfigError::new(format!("{}: {key}: {why}", self.path.display())))
     }
 
-    /// Whether a mode is on; written down only where the file says so. For Java all but `true` is
-    /// false.
+    /// Sets `enabled` of a mode if the file has the key. As in Java, every value but `true` means
+    /// off.
     fn enabled(&self, key: &str, mode: &mut Map<String, Value>, warnings: &mut Vec<String>) {
         let Some(value) = self.get(key) else { return };
         let enabled = value.eq_ignore_ascii_case("true");
@@ -204,8 +206,8 @@ impl Java<'_> {
         mode.insert("enabled".into(), enabled.into());
     }
 
-    /// All settings of the file, in our keys. What it does not say is left out, so that the sources
-    /// below it keep their say.
+    /// All settings of the file, as settings of Leaf. What the file does not set is left out, so
+    /// that sources of lower rank apply.
     fn settings(&self, warnings: &mut Vec<String>) -> Result<Value, ConfigError> {
         let mut settings = Map::new();
         let mut segment = Map::new();
@@ -229,8 +231,8 @@ impl Java<'_> {
 
     /// The keys of snowflake mode.
     ///
-    /// The cache file of the community fork on this machine, if there is one, bounds the first id:
-    /// the fork wrote there when it issued ids last. The original's holds no time.
+    /// If the community fork left a cache file on this machine, it bounds the first id: it holds
+    /// the time when the fork last issued ids. The cache file of the original holds no time.
     fn snowflake(
         &self,
         settings: &mut Map<String, Value>,
@@ -274,11 +276,11 @@ impl Java<'_> {
         Ok(())
     }
 
-    /// The JDBC URL with user and password, as a URL of ours.
+    /// Translates the JDBC URL, user and password into the URL of a store.
     ///
-    /// Connector/J takes user and password also as parameters of the URL; `leaf.jdbc.username` and
-    /// `leaf.jdbc.password` outrank them. Parameters about TLS become `ssl-mode`; those that change
-    /// nothing for us are passed over; all others are named in a warning.
+    /// Connector/J also takes user and password as parameters of the URL; `leaf.jdbc.username` and
+    /// `leaf.jdbc.password` outrank these. Parameters about TLS become `ssl-mode`; those without
+    /// effect here are ignored; all others are named in a warning.
     fn store(&self, warnings: &mut Vec<String>) -> Result<Option<String>, ConfigError> {
         let key = "leaf.jdbc.url";
         let Some(jdbc) = self.get(key) else { return Ok(None) };
@@ -329,7 +331,7 @@ impl Java<'_> {
     }
 }
 
-/// A list of servers whose login, which stands there as it is, is encoded as in a URL.
+/// Encodes the login in a list of ZooKeeper servers as a URL needs it. The file has it unencoded.
 fn encoded_login(servers: &str) -> String {
     let encode = |part| utf8_percent_encode(part, NON_ALPHANUMERIC);
     match servers.rsplit_once('@').map(|(login, hosts)| (login.split_once(':'), hosts)) {
@@ -340,7 +342,7 @@ fn encoded_login(servers: &str) -> String {
     }
 }
 
-/// What Connector/J calls TLS, in its old words and its new one.
+/// The parameters of Connector/J about TLS: `sslMode` and the three older ones.
 #[derive(Debug, Default)]
 struct Tls {
     /// `sslMode`.
@@ -354,7 +356,7 @@ struct Tls {
 }
 
 impl Tls {
-    /// Notes a parameter; `false` where it is not about TLS.
+    /// Takes over a parameter; returns `false` if it is not about TLS.
     fn takes(&mut self, name: &str, value: &str) -> bool {
         let yes = value.eq_ignore_ascii_case("true");
         match name {

@@ -3,10 +3,10 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use crate::{Shards, TagPattern};
 use leaf_core::Step;
 use leaf_registry::{StoreOptions, StoreUrl};
-use leaf_segment::meaning::Keys;
-use leaf_segment::shards::{Shards, TagPattern};
+use leaf_shape::keys::Keys;
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
@@ -34,44 +34,46 @@ pub struct Segment {
     pub max_step: u32,
     /// How long a request waits for a refill, 10 ms to 60 s; default 2 s. Then it is refused.
     pub wait: Span,
-    /// How often the record of each tag in use is read, 1 s to 1 h; default 60 s. A tag that is asked
-    /// for and not known is looked up at once.
+    /// How often the record of each tag in use is read, 1 s to 1 h; default 60 s. A tag that is not
+    /// in memory is read at once when a request needs it.
     pub refresh: Span,
-    /// A tag of which no id was taken for so long leaves the memory, and its unused ids go back to
-    /// the store, where that allows it; the next request looks it up anew. 1 s to 7 days, default 1
-    /// h; 0: never. In a program ([`Leaf`](crate::Leaf)), which keeps handles, no tag leaves.
+    /// If no id of a tag was taken for this long, the tag is removed from memory, and its unused
+    /// ids go back to the store if the store allows it; the next request reads the tag again. 1 s
+    /// to 7 days, default 1 h; 0: never. [`Leaf`](crate::Leaf) removes no tag, because programs
+    /// keep handles.
     pub idle: Span,
-    /// How many tags of a store fetch at the same time, 1 to 10,000; default 64. Each uses a
+    /// How many fetches of one store run at the same time, 1 to 10,000; default 64. Each uses a
     /// connection for the length of one statement.
     pub concurrent_fetches: u32,
-    /// Whether tags jump ahead when the database answers as another server; default true. A replica
-    /// that was promoted may lack the latest allocations.
+    /// Whether tags jump ahead when another database server answers than before, because a promoted
+    /// replica may lack the latest allocations; default true.
     pub failover_guard: bool,
-    /// By how much at least, but for tags in strict order with few numbers: more than a lost
-    /// replication can have held. Default 10,000,000; never less than `max_step`.
+    /// How many ids a tag jumps at least; must exceed what a lost replication can have held.
+    /// Default 10,000,000, not less than `max_step`. Tags in strict order with few numbers jump by
+    /// less.
     pub failover_margin: u32,
-    /// A file with the secret keys of scrambled ids, which only its owner may read. Ids of a lost
-    /// key cannot be decoded, and scrambled tags cannot be served without it.
+    /// A file with the secret keys of scrambled ids, which only its owner may read. If a key is
+    /// lost, its ids cannot be decoded and its tags cannot be served.
     pub keys_file: Option<PathBuf>,
 }
 
-/// A store for some tags.
+/// A store for the tags that match its patterns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shard {
     /// The store.
     #[serde(default, with = "values::optional_text")]
     pub store: Option<StoreUrl>,
-    /// A file that holds it.
+    /// A file that holds `store`.
     pub store_file: Option<PathBuf>,
     /// The patterns of its tags.
     #[serde(with = "values::texts")]
     pub tags: Vec<TagPattern>,
 }
 
-/// Whether others than its owner may read a file of this owner and mode, or write it: a key that
-/// others can read keeps nothing secret. The group of a file of root may read it: so systemd hands
-/// a credential to a service that has a user of its own.
+/// Whether a file with this owner and mode is open to others than its owner: a key that others can
+/// read protects nothing. Group read access to a file of root is allowed, since systemd gives a
+/// credential in this way to a service with its own user.
 const fn others_may_read(owner: u32, mode: u32) -> bool {
     const GROUP_MAY_READ: u32 = 0o040;
     let refused = if owner == 0 { 0o077 & !GROUP_MAY_READ } else { 0o077 };
@@ -99,10 +101,11 @@ impl Default for Segment {
 }
 
 impl Segment {
-    /// What changes while the server runs; of the file of keys also what is in it.
+    /// The keys of this section whose changes need no restart. Of `segment.keys_file` a change of
+    /// its contents, too.
     pub const LIVE: &[&str] = &["segment.keys_file", "segment.refresh"];
 
-    /// All stores, each with the tags that live there.
+    /// All stores, each with the patterns of its tags.
     #[must_use]
     pub fn stores(&self) -> Shards<&StoreUrl> {
         let rest = Shards::new(&self.store);
@@ -119,7 +122,7 @@ impl Segment {
         StoreOptions { failover_margin: margin }
     }
 
-    /// The generator's settings, without the marks.
+    /// The settings of a generator. The caller adds the marks and the keys.
     #[must_use]
     pub fn generator(&self) -> leaf_segment::SegmentConfig {
         let step = |value: u32| Step::new(i64::from(value)).unwrap_or(Step::MAX);
@@ -152,7 +155,7 @@ impl Segment {
                     .into(),
             ));
         }
-        text.parse().map_err(|error: leaf_segment::meaning::KeysError| refuse(error.to_string()))
+        text.parse().map_err(|error: leaf_shape::keys::KeysError| refuse(error.to_string()))
     }
 
     /// Refuses bounds that contradict each other, and shards that name no tags or no store.

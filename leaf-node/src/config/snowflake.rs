@@ -19,69 +19,78 @@ use super::{ConfigError, values};
 pub struct Snowflake {
     /// Whether it is on; default true.
     pub enabled: bool,
-    /// Where worker ids come from; default `local`, which is for one node, or for worker ids that
-    /// somebody assigns. See [`Config::registry`](super::Config::registry).
+    /// Where worker ids come from; default `local`: for a single node, or for nodes whose worker
+    /// ids the operator assigns. See [`Config::registry`](super::Config::registry).
     #[serde(with = "values::text")]
     pub registry: RegistryUrl,
-    /// A file that holds it.
+    /// A file that holds `registry`.
     pub registry_file: Option<PathBuf>,
-    /// How long ZooKeeper keeps a session that it hears nothing of, 1 s to 10 min; default 10 s. A
-    /// server may bound it further.
+    /// How long ZooKeeper keeps the session of a node that sends nothing, 1 s to 10 min; default 10
+    /// s. A ZooKeeper server may limit this further.
     pub session_timeout: Span,
     /// If a node stops without giving its worker id back, other nodes get that id only this long
     /// after its ceiling: 0 to 7 days; default 1 h. It should exceed the time that a node needs to
     /// restart, so that the node finds its own worker id still free.
     pub recycle_after: Span,
-    /// No Java Leaf uses the registry any more: what they held is given out again.
+    /// Whether worker ids that a Java Leaf held are given out again. Set it only when no Java Leaf
+    /// uses the registry any more; default false.
     pub adopt_java_ids: bool,
-    /// The host name whose number is the worker id of `ordinal`. Default: this host's.
+    /// For the registry `ordinal`: the host name, whose last digits give the worker id. Default:
+    /// this host's name.
     pub host_name: Option<String>,
-    /// What is added to that number.
+    /// For the registry `ordinal`: added to the number in the host name; default 0.
     pub ordinal_offset: u32,
-    /// How the clock is compared with those of the other nodes: `majority`, `mean` or `off`.
+    /// By which rule this clock is compared with those of the other nodes: `majority`, `mean` or
+    /// `off`.
     #[serde(with = "values::text")]
     pub clock_check: ClockCheck,
-    /// How far their clocks may be from this one, 1 ms to 1 h; default 5 s. Where too many differ
-    /// by more, the node claims no worker id, so that a wrong clock cannot push ids ahead.
+    /// By how much another node's clock may differ from this one, 1 ms to 1 h; default 5 s. If too
+    /// many differ by more, the node claims no worker id, so that a wrong clock cannot push ids
+    /// ahead.
     pub max_offset: Span,
-    /// How often the registry hears of this node, 100 ms to 60 s; default 3 s.
+    /// How often this node reports to the registry, 100 ms to 60 s; default 3 s.
     pub report_interval: Span,
-    /// The longest that a start waits for a former holder's time to pass, 0 to 1 h; default 15 s. A
-    /// longer wait is refused with the moment from which it would succeed.
+    /// The longest that a claim waits until the time of a former holder has passed, 0 to 1 h;
+    /// default 15 s. If it would have to wait longer, it fails; the error has the time from which
+    /// it would succeed.
     pub startup_wait: Span,
-    /// The worker id of `local`; with `datacenter_id`, the one within the datacenter.
+    /// The worker id with the registry `local`; if `datacenter_id` is set, the number in that
+    /// datacenter.
     pub worker_id: u32,
-    /// The datacenter of `local`, in a layout that names one.
+    /// The datacenter with the registry `local`, if the layout has datacenter bits.
     pub datacenter_id: Option<u32>,
-    /// Worker ids of `local` by identity; then `worker_id` is not used.
+    /// Worker ids by identity, with the registry `local`. If set, `worker_id` is not used.
     pub worker_ids: Option<BTreeMap<String, u32>>,
-    /// The worker ids of this registry, like `512..1023`, where another data centre has the rest.
+    /// The worker ids of this registry, like `512..1023`, if another data centre uses the rest.
+    /// Default: all.
     #[serde(with = "values::optional_text")]
     pub worker_range: Option<WorkerRange>,
-    /// How the bits are split: a preset's name, or a split like `t41-w10-s12/1ms`. All nodes of a
-    /// registry have the same; another one is refused there, since ids of two layouts can be equal.
+    /// The layout of ids: a preset's name, or a split like `t41-w10-s12/1ms`. All nodes of a
+    /// registry must have the same: the registry refuses another, since ids of two layouts can be
+    /// equal.
     #[serde(with = "values::text")]
     pub layout: Layout,
     /// What timestamps count from, Unix ms (Java: twepoch). Default: the layout's own. A later
     /// epoch makes smaller ids: never change it under a running system.
     pub epoch: Option<u64>,
-    /// How far the clock may fall back before ids stop; default 1 s. Within it ids go on from the
-    /// last timestamp.
+    /// How far the clock may fall back before ids stop; default 1 s. While it is back by less, ids
+    /// go on from the last timestamp.
     pub rollback_tolerance: Span,
-    /// How far the clock may jump ahead and still be followed; default 1 h. A wrong clock that was
-    /// followed could not be undone: timestamps never fall.
+    /// The largest jump ahead of the clock that ids follow; default 1 h. A larger one must be
+    /// confirmed, by the other nodes' clocks or by an operator: following a wrong clock cannot be
+    /// undone, since timestamps never fall.
     pub max_step_forward: Span,
-    /// How long ids flow without the registry; default 10 min. Another node waits as long, and
-    /// [`Self::recycle_after`] longer, for the worker id of a node that vanished.
+    /// How long ids flow while the registry does not answer; default 10 min. If a node vanishes,
+    /// others wait for this long plus [`Self::recycle_after`] before they take its worker id.
     pub offline_for: Span,
     /// A quiet tick starts its sequence at a varying number below this; default 100, as in Java. So
     /// ids that are taken modulo a number of shards spread evenly.
     pub sequence_start: u64,
-    /// Where a Java Leaf on this machine kept its cache file.
+    /// The directory where a Java Leaf on this machine kept its cache file.
     pub java_cache: Option<PathBuf>,
 }
 
-/// Which rule the peers' clocks are compared by.
+/// Whether and by which rule this clock is compared with those of the other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockCheck {
     /// By this rule.
@@ -157,8 +166,8 @@ impl Snowflake {
         self.datacenter_id.and_then(within).unwrap_or(WorkerId::new(self.worker_id))
     }
 
-    /// What the rules of administration need to know of the nodes (they are configured alike), and
-    /// the time now: for one command.
+    /// The nodes' settings and the current time, which commands of administration need. All nodes
+    /// are assumed to be configured alike. Make a new value for each command.
     #[must_use]
     pub fn node_settings(&self) -> NodeSettings {
         NodeSettings {
@@ -175,7 +184,7 @@ impl Snowflake {
     /// its pods `leaf-0`, `leaf-1` and so on, and never runs two of one name at a time.
     ///
     /// # Errors
-    /// Where there is none, or one above the layout's greatest.
+    /// The host name ends with no number, or the worker id is above the layout's greatest.
     pub fn ordinal(&self, host_name: &str) -> Result<WorkerId, ConfigError> {
         let host = host_name.split('.').next().unwrap_or_default();
         let digits = host.len() - host.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -214,8 +223,8 @@ impl Snowflake {
         }
     }
 
-    /// Refuses worker ids and data centres that the layout has no bits for, and a node of the
-    /// registry `local` that is outside its own range.
+    /// Refuses worker ids and datacenters that the layout has no bits for, and worker ids of the
+    /// registry `local` outside of `worker_range`.
     fn check_worker_ids(&self) -> Result<(), ConfigError> {
         let refuse = |text: String| Err(ConfigError::new(text));
         let (mut datacenters, mut greatest) = (0, self.layout.max_worker().get());
@@ -264,7 +273,8 @@ impl Snowflake {
     }
 }
 
-/// Refuses a map in which two names have one worker id: their ids would repeat.
+/// Refuses a map without the name in `advertise`, or in which two names have one worker id: their
+/// ids would repeat.
 fn check_map(map: &BTreeMap<String, u32>, advertise: Option<&str>) -> Result<(), ConfigError> {
     let refuse = |text: &str| Err(ConfigError::new(text));
     // Without it the name is found later, and looked up then.

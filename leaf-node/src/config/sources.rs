@@ -16,7 +16,7 @@ use super::{Config, ConfigError, Grpc, Http, Log, Ops, Redis, Segment, keys, pro
 /// The largest configuration file.
 const LARGEST: u64 = 1024 * 1024;
 
-/// What a command line says of the configuration.
+/// The configuration files and the settings that a command line gives.
 ///
 /// ```
 /// use leaf_node::config::Sources;
@@ -34,29 +34,29 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
     /// Keys and their values, which outrank everything else.
     pub flags: Vec<(&'static str, String)>,
-    /// Only stores and registry are wanted: the server's token may be in a file that nobody else
-    /// reads.
+    /// Whether only stores and registry are needed. Files with secrets of `ops` and `redis` are
+    /// then not read: the user of the command may have no permission.
     pub stores_only: bool,
 }
 
 /// A configuration that was read.
 ///
-/// A server keeps it, to tell at a reload what changed.
+/// A server keeps this value, and compares it with the newer one at a reload.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// What its user should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
-    /// All keys, each with where its value comes from.
+    /// The source of each key's value, by key.
     pub origins: BTreeMap<String, String>,
-    /// What the configuration was read from, with what is in the files of secrets.
+    /// The merged sources from which `config` was read, with the contents of the files of secrets.
     document: Hidden<Value>,
-    /// Each key's value there; of the file of keys what is in it.
+    /// Each key's value in `document`; for `segment.keys_file` the contents of that file.
     written: Hidden<BTreeMap<String, Value>>,
 }
 
-/// Never shown.
+/// A value that `Debug` does not show.
 struct Hidden<T>(T);
 
 impl<T> std::fmt::Debug for Hidden<T> {
@@ -65,14 +65,15 @@ impl<T> std::fmt::Debug for Hidden<T> {
     }
 }
 
-/// What changes while the server runs; everything else needs a restart.
+/// The keys whose changes need no restart; all other keys need one.
 fn live_keys() -> Vec<&'static str> {
     [Config::LIVE, Grpc::LIVE, Http::LIVE, Log::LIVE, Ops::LIVE, Redis::LIVE, Segment::LIVE]
         .concat()
 }
 
 impl Loaded {
-    /// Which keys differ: those that a running server takes over, and those that it does not.
+    /// Returns the keys whose values differ: first those whose change needs no restart, then the
+    /// others.
     #[must_use]
     pub fn changes(&self, newer: &Self) -> (Vec<String>, Vec<String>) {
         let (old, new) = (&self.written.0, &newer.written.0);
@@ -82,7 +83,7 @@ impl Loaded {
         changed.partition(|key| live.contains(&key.as_str()))
     }
 
-    /// Takes over what changes while a server runs, and nothing else.
+    /// Takes over the newer values of the keys that need no restart, and nothing else.
     pub fn take_live(&mut self, newer: &Self) {
         for key in live_keys() {
             let value = value_of(&newer.document.0, key).cloned().unwrap_or_default();
@@ -99,16 +100,16 @@ impl Loaded {
 struct FileSource {
     /// Its path, for errors and origins.
     name: String,
-    /// What it says, by section and key.
+    /// The settings of the file, by section and key.
     settings: Value,
-    /// What its owner should know.
+    /// Warnings for the operator.
     warnings: Vec<String>,
 }
 
 impl Sources {
-    /// With the file that `LEAF_CONFIG` names, where none is named; else with those of the working
-    /// directory. One that is a broken link or cannot be looked at counts as there: reading it says
-    /// why.
+    /// If there are no files yet, adds the file that `LEAF_CONFIG` names, or else the default files
+    /// of the working directory. A file that is a broken link or cannot be examined counts as
+    /// present, so that reading it reports why.
     #[must_use]
     pub fn with_default_files(mut self) -> Self {
         let named = std::env::var_os(CONFIG).filter(|name| !name.is_empty());
@@ -118,7 +119,8 @@ impl Sources {
         self.with_files_in(Path::new(""))
     }
 
-    /// With the files of a directory, where there are none yet.
+    /// If there are no files yet, adds those of `leaf.toml` and `leaf.properties` that a directory
+    /// has.
     #[must_use]
     pub fn with_files_in(mut self, directory: &Path) -> Self {
         let is_there = |file: &PathBuf| match std::fs::symlink_metadata(file) {
@@ -188,7 +190,8 @@ fn is_properties(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "properties")
 }
 
-/// As it stands: `config` would read the names of its keys as paths.
+/// Passes the settings on unchanged: the crate `config` itself would read the names of keys as
+/// paths.
 impl config::Source for FileSource {
     fn clone_into_box(&self) -> Box<dyn config::Source + Send + Sync> {
         Box::new(self.clone())
@@ -236,13 +239,14 @@ impl FileSource {
         is_properties(Path::new(&self.name))
     }
 
-    /// What stands below everything else.
+    /// The defaults of Leaf, the source of the lowest rank.
     fn defaults() -> Self {
         let settings = serde_json::to_value(Config::default()).expect("plain structs serialize");
         Self { name: "default".into(), settings, warnings: Vec::new() }
     }
 
-    /// What stands below every file where there is one of a Java Leaf.
+    /// The defaults of a Java Leaf. They rank below all files, and are used if one of these is a
+    /// `leaf.properties`.
     pub(super) fn java_defaults() -> Self {
         let name = properties::DEFAULT_ORIGIN.to_owned();
         Self { name, settings: properties::defaults(), warnings: Vec::new() }
@@ -254,7 +258,7 @@ impl FileSource {
         Ok(Self { name: path.display().to_string(), settings, warnings })
     }
 
-    /// A `leaf.toml`, of which every key is known.
+    /// Reads a `leaf.toml`, and refuses unknown keys.
     pub(super) fn toml(text: &str, path: &Path, known: &keys::Known) -> Result<Self, ConfigError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             // The error's own text quotes the line, which may hold a password.
@@ -269,10 +273,11 @@ impl FileSource {
     }
 }
 
-/// Merges all sources, from the lowest to the highest, and notes for each key which one won.
+/// Merges all sources, from the lowest to the highest rank, and records which source gave each key
+/// its value.
 ///
 /// # Errors
-/// A value that does not fit its key, whose file cannot be read, or that is out of bounds.
+/// A value does not fit its key or is out of bounds, or the file that holds it cannot be read.
 fn merge(
     known: &keys::Known,
     files: Vec<FileSource>,
@@ -331,13 +336,14 @@ fn merge(
     Ok(Loaded { config, warnings, origins, document: Hidden(document), written: Hidden(written) })
 }
 
-/// `config` merges what has the form of a configuration. Its own text may hold a value.
+/// The error of a merge that failed. The text of the crate `config` is not repeated, because it may
+/// hold a value.
 fn not_merged(_: config::ConfigError) -> ConfigError {
     ConfigError::new("the configuration cannot be merged")
 }
 
-/// Reads the configuration and checks it; `java`: the origins of the keys, with a file of a Java
-/// Leaf.
+/// Reads the configuration from the merged sources and checks it. `java` has the origins of the
+/// keys if there is a `leaf.properties`.
 fn check(document: &Value, java: Option<&BTreeMap<String, String>>) -> Result<Config, ConfigError> {
     let config = parse(document)?;
     if let Some(origins) = java {
@@ -353,8 +359,8 @@ fn parse(document: &Value) -> Result<Config, ConfigError> {
     serde_path_to_error::deserialize(document).map_err(|error| {
         let (key, text) = (error.path().to_string(), error.inner().to_string());
         let key = match key.rsplit_once(']') {
-            // The name of the field may be a value at a wrong place, with whatever is in it. Only the
-            // tables of a list refuse fields here.
+            // The name of an unknown field may be a value at a wrong place, so the key is cut
+            // before that name. Only tables of a list (`segment.shard`) refuse unknown fields here.
             _ if !text.starts_with("unknown field") => key,
             Some(_) => key[..=key.find(']').unwrap_or(0)].to_owned(),
             None => "a table".to_owned(),
@@ -363,7 +369,7 @@ fn parse(document: &Value) -> Result<Config, ConfigError> {
     })
 }
 
-/// Puts what is in the files of secrets in place of the values that they hold.
+/// Reads the files of secrets, and sets the values that they hold.
 fn read_files(
     document: &mut Value,
     known: &keys::Known,
@@ -394,8 +400,8 @@ fn read_files(
     Ok(())
 }
 
-/// The file that a key names. An empty name is none: some give every variable, whether it has a
-/// value or not.
+/// The file that a key names. An empty name counts as no file: some deployments set every variable,
+/// with or without a value.
 fn file_name(document: &Value, key: &str) -> Option<PathBuf> {
     let name = value_of(document, key)?.as_str()?;
     (!name.is_empty()).then(|| name.into())
@@ -411,8 +417,8 @@ fn set(document: &mut Value, key: &str, value: Value) {
     *key.split('.').fold(document, |at, name| &mut at[name]) = value;
 }
 
-/// The error with what was written for the key that it begins with, and where. A value that may hold
-/// a secret, like that of a URL, is left out.
+/// Adds to an error the value of the key that it begins with, and where the value was set. A value
+/// that may hold a secret, like a URL, is left out.
 fn located(error: ConfigError, origins: &BTreeMap<String, String>, written: &Value) -> ConfigError {
     let ConfigError(text) = error;
     let whole = |key: &str| {
@@ -439,7 +445,8 @@ fn located(error: ConfigError, origins: &BTreeMap<String, String>, written: &Val
     })
 }
 
-/// What serde says of a value: `invalid type: string "…", expected u32`.
+/// The text of a serde error without the value in it, of the form
+/// `invalid type: string "…", expected u32`.
 fn without_value(error: &str) -> String {
     let quotes = ["invalid type: ", "invalid value: ", "unknown field "];
     let quoted = |(before, _): &(&str, &str)| quotes.iter().any(|quote| before.starts_with(quote));

@@ -18,19 +18,19 @@ use super::ConfigError;
 pub struct Span(Duration);
 
 impl Span {
-    /// So many seconds.
+    /// A duration of `seconds`.
     #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    /// As the standard library has it.
+    /// The duration as the type of the standard library.
     #[must_use]
     pub const fn duration(self) -> Duration {
         self.0
     }
 
-    /// Refuses what is not between these, in milliseconds.
+    /// Refuses a duration that is not `least` to `most` milliseconds. `key` is for the error.
     pub(super) fn check_bounds(
         self,
         key: &str,

@@ -1,4 +1,4 @@
-//! How values are read that are written as text. Errors never repeat what was written: it may be a
+//! Reads and writes values that are written as text. Errors never repeat the text: it may be a
 //! secret at a wrong place.
 
 use std::net::SocketAddr;
@@ -54,7 +54,7 @@ pub(super) mod texts {
     }
 }
 
-/// A value that is written as text, if it is written.
+/// An optional value that is written as text.
 pub(super) mod optional_text {
     use std::fmt::Display;
     use std::str::FromStr;
@@ -82,7 +82,7 @@ pub(super) mod optional_text {
     }
 }
 
-/// A socket address. Host names are not taken: what they mean may change between two starts.
+/// A socket address. Host names are refused: they may resolve differently at the next start.
 pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map_err(|_| D::Error::custom("write it with an IP address, like 127.0.0.1:8080"))

@@ -1,4 +1,4 @@
-//! What an operator prepares and should know of a cluster.
+//! The operator's view of an etcd cluster: its notes and its risks.
 
 use etcd_client::{Client, Compare, CompareOp, KeyValue, Txn, TxnOp};
 use leaf_segment::store::StoreFuture;

@@ -39,7 +39,7 @@ pub(super) struct Cluster {
 
 /// An answer that shows the state of the cluster.
 pub(super) trait Answer {
-    /// Its header, which says of which cluster it is, and of which revision.
+    /// The answer's header, with the id and the revision of the cluster.
     fn header(&self) -> Option<&ResponseHeader>;
 }
 
@@ -83,7 +83,8 @@ impl Cluster {
         Ok(client.insert(connected).clone())
     }
 
-    /// Looks at an answer: after a refused login the next request connects anew.
+    /// Returns the answer as it is; after a refused login it also makes the next request connect
+    /// anew.
     pub(super) async fn answer<T>(
         &self,
         answer: Result<T, etcd_client::Error>,
@@ -96,7 +97,8 @@ impl Cluster {
         answer
     }
 
-    /// Sends one request that any member may answer from what it knows; its error is classified.
+    /// Sends one request that any member may answer from its own, perhaps older, state; the error
+    /// is classified.
     pub(super) async fn ask<T>(
         &self,
         operation: &str,
@@ -133,8 +135,8 @@ impl Cluster {
         Ok(answer)
     }
 
-    /// Finds out whether this user may write the keys, and whether etcd has room: a transaction with a
-    /// condition that never holds. Nothing is written.
+    /// Checks whether this user may write the keys, and whether etcd has room, by a transaction
+    /// with a condition that never holds. Nothing is written.
     pub(super) async fn try_put(
         &self,
         operation: &str,
@@ -146,7 +148,8 @@ impl Cluster {
         self.run(operation, async |mut client| client.txn(txn).await).await.map(drop)
     }
 
-    /// Remembers what an answer shows of the cluster; tells how it differs from what was known.
+    /// Records the cluster id and the revision of an answer; returns what is wrong if they show an
+    /// earlier state or another cluster.
     fn compare(&self, header: &ResponseHeader, known: i64) -> Option<String> {
         let (id, revision) = (header.cluster_id(), header.revision());
         let first = self.id.compare_exchange(0, id, Ordering::AcqRel, Ordering::Acquire);
@@ -162,8 +165,8 @@ impl Cluster {
 
     /// Calls `each` with all keys that start with `prefix`.
     ///
-    /// It reads page by page, so the keys are not all of one moment: whoever acts on a record
-    /// compares it again when it writes.
+    /// It reads page by page, so the keys are not all of one moment: a caller that acts on a record
+    /// must compare it again when it writes.
     pub(super) async fn read_prefix(
         &self,
         operation: &str,
@@ -184,8 +187,8 @@ impl Cluster {
         }
     }
 
-    /// What follows `prefix` in the next keys behind `after`, at most `limit`; and whether there
-    /// are more.
+    /// Reads the next keys behind `prefix` and `after`, at most `limit`; returns what follows
+    /// `prefix` in each, and whether there are more keys.
     pub(super) async fn read_names(
         &self,
         operation: &str,
@@ -207,7 +210,7 @@ impl Cluster {
     }
 }
 
-/// The key behind all that start with the prefix.
+/// The least key behind all keys that start with the prefix.
 fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {

@@ -12,9 +12,10 @@ use crate::host_list::HostList;
 const NAME: &str = "leaf";
 /// How long connecting to one member may take.
 const CONNECT: Duration = Duration::from_secs(1);
-/// Below the generator's own deadline: another member may answer the next attempt.
+/// Deadline of one request. Below the generator's own deadline, so that another member may answer
+/// the next attempt.
 const REQUEST: Duration = Duration::from_millis(1500);
-/// How often a member is pinged, and how long its answer may take: then it counts as gone.
+/// The interval of pings to a member, and how long its answer may take before it counts as gone.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(1));
 
 /// `etcd://[user:password@]host:2379[,host:2379 …][/name]`; the password is percent-encoded.
@@ -31,15 +32,15 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from
 pub struct EtcdUrl(HostList);
 
 impl EtcdUrl {
-    /// The name in the URL, else `leaf`; keys of segments start with `/leaf/{name}/`. Worker ids
-    /// use
-    /// [`RegistryOptions::name`](crate::RegistryOptions) instead where the URL has none.
+    /// The name in the URL, else `leaf`; keys of segments start with `/leaf/{name}/`. If the URL
+    /// has no name, worker ids use [`RegistryOptions::name`](crate::RegistryOptions) instead of
+    /// `leaf`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name_or(NAME)
     }
 
-    /// The name in the URL, else this one.
+    /// The name in the URL, else `default`.
     pub(super) fn name_or<'a>(&'a self, default: &'a str) -> &'a str {
         if self.0.path().is_empty() { default } else { self.0.path() }
     }
@@ -49,8 +50,8 @@ impl EtcdUrl {
         self.0.hosts()
     }
 
-    /// What the client connects with. `require_leader` makes a member that lost its quorum refuse
-    /// reads: it would answer from the past.
+    /// The client's connect options. `require_leader` makes a member that lost its quorum refuse
+    /// reads, which it would answer from an old state.
     pub(super) fn options(&self) -> ConnectOptions {
         let options = ConnectOptions::new()
             .with_connect_timeout(CONNECT)

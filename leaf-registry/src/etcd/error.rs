@@ -22,7 +22,7 @@ pub(super) fn classify(operation: String, error: Error) -> StoreError {
     }
 }
 
-/// What went wrong, in words: the client's own text has the internals of its types in it.
+/// The cause of an error, in words: the client's own text contains internals of its types.
 fn text(error: &Error) -> String {
     // The client's error does not tell its cause.
     let mut cause: Option<&(dyn std::error::Error + 'static)> = match error {

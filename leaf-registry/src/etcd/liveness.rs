@@ -1,6 +1,6 @@
-//! Shows that this node is alive: a key that ends with its etcd lease.
+//! Shows that this node is alive, by a key that etcd deletes when the key's etcd lease ends.
 //!
-//! Nothing but the comparison of clocks looks at it. The etcd lease is therefore kept alive the
+//! Only the comparison of clocks reads this key. The etcd lease is therefore kept alive the
 //! simplest way: one keep-alive request per report interval; after any trouble a new etcd lease is
 //! granted, and the key is put again.
 
@@ -12,12 +12,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster::Cluster;
 
-/// How many intervals a key outlives its node.
+/// How many report intervals the key remains after its node has died.
 const SILENT: u32 = 3;
 /// How long one keep-alive may take before a new etcd lease is asked for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The key that shows this node, and the task that keeps it.
+/// The key that shows that this node is alive, and the task that keeps the key.
 #[derive(Debug)]
 pub(super) struct Liveness {
     cluster: Arc<Cluster>,
@@ -28,7 +28,7 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
-    /// Shows nothing yet.
+    /// Makes no key yet: [`Self::announce`] does.
     pub(super) fn new(cluster: Arc<Cluster>, interval: Duration) -> Self {
         Self { cluster, interval, task: Mutex::default(), lease: Arc::default() }
     }
@@ -38,7 +38,7 @@ impl Liveness {
         self.task.lock().expect("no holder of this lock panics")
     }
 
-    /// Keeps the key from now on.
+    /// Makes the key, and keeps it alive from now on.
     pub(super) fn announce(&self, key: String, address: String) {
         let (cluster, lease) = (Arc::clone(&self.cluster), Arc::clone(&self.lease));
         let interval = self.interval;

@@ -1,4 +1,4 @@
-//! Segments and worker ids in etcd: no failover loses a write, for each is agreed on by a majority.
+//! Segments and worker ids in etcd: a majority agrees on each write, so that no failover loses one.
 
 mod administration;
 mod cluster;

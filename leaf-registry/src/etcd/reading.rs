@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use leaf_core::{Step, Tag};
-use leaf_segment::meaning::MeaningError;
 use leaf_segment::store::{TagCursor, TagPage, TagSettings};
 use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
+use leaf_shape::MeaningError;
 
 use super::record::{FORMAT_VERSION, Record};
 use super::store::{EtcdStore, KEYS_AT_ONCE};
@@ -31,8 +31,9 @@ impl EtcdStore {
                         rows.push(seen.record.row(&tag));
                         settings.extend(seen.record.settings_text(&tag));
                     }
-                    // Made-up settings of the later version are refused as newer: nodes go on with
-                    // the ids in their memory and allocate no more.
+                    // A record of a later version is shown with made-up settings of that version,
+                    // which are refused as newer: nodes go on with the ids in their memory and
+                    // allocate no more.
                     Err(_) if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) => {
                         let version = Record::version(kv.value()).unwrap_or_default();
                         settings.insert(tag.as_str().into(), format!("{{\"version\":{version}}}"));
@@ -81,8 +82,8 @@ impl EtcdStore {
                 self.sequences_seen.fetch_or(!plain && !names.is_empty(), Ordering::Relaxed);
                 (names, more)
             }
-            // A role without a right on the keys of sequences has plain tags only, unless it has
-            // read others: their keys are not gone then.
+            // A role without a right on the keys of sequences has plain tags only. But if others
+            // were read before, the right was lost, and these tags still exist: that is an error.
             Err(error)
                 if plain
                     || *error.kind() != StoreErrorKind::Refused

@@ -18,9 +18,10 @@ pub(super) struct Record {
     pub(super) version: u32,
     /// Every number less than this is granted; the next allocation begins here.
     pub(super) max_id: i64,
-    /// How many numbers a refill takes at least.
+    /// The tag's step: how many numbers a refill takes at least.
     pub(super) step: i64,
-    /// As [`leaf_segment::meaning::Meaning::encode`] writes it; none in the record of a plain tag.
+    /// The meaning, as [`leaf_shape::Meaning::encode`] writes it; absent in the record of a plain
+    /// tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) meaning: Option<String>,
     /// For people.
@@ -29,7 +30,7 @@ pub(super) struct Record {
     /// As [`TagSettings::encode`] writes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) settings: Option<serde_json::Value>,
-    /// Whether the tag was deleted. Nothing but its settings counts then, which remember what it had
+    /// Whether the tag was deleted. Then only its settings count, which remember what the tag had
     /// granted. A version of Leaf that does not know this field takes the tag for a sealed one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) deleted: bool,
@@ -58,7 +59,7 @@ impl Record {
         Self { settings: Some(settings_json(settings)), ..self.clone() }
     }
 
-    /// What stays of this record when it is deleted; `None` where it does not remember its seal.
+    /// The record that remains when this one is deleted; `None` if its settings remember no seal.
     pub(super) fn of_deleted(&self) -> Option<Self> {
         let settings = TagSettings::of_deleted_tag(self.ended().ok()??);
         let settings = Some(settings_json(&settings));
@@ -82,8 +83,8 @@ impl Record {
         }
     }
 
-    /// Read first of all: the rest of what a later version wrote may be unreadable for this
-    /// program.
+    /// Reads only the version, before everything else: the rest of what a later version wrote may
+    /// be unreadable for this program.
     pub(super) fn version(value: &[u8]) -> Result<u32, serde_json::Error> {
         /// A record, of which only the version is read.
         #[derive(Deserialize)]
@@ -93,7 +94,7 @@ impl Record {
         serde_json::from_slice(value).map(|Version { version }| version)
     }
 
-    /// The record as every store's code reads it.
+    /// The record in the form that the code of all stores reads.
     pub(super) fn row(&self, tag: &Tag) -> Row {
         Row {
             name: tag.as_str().into(),
@@ -104,7 +105,7 @@ impl Record {
         }
     }
 
-    /// The record as administration reads it; `None` if `max_id` or the tag is invalid.
+    /// The record in the form that administration reads; `None` if the tag is invalid.
     pub(super) fn shown(&self, tag: &Tag) -> Option<TagRecord> {
         let settings = self.settings_text(tag).into_iter().collect();
         record::read(vec![self.row(tag)], settings).pop()
@@ -115,7 +116,7 @@ impl Record {
         text.map(|text| TagSettings::decode(&text)).transpose()
     }
 
-    /// Which making or repair of the tag the record is of.
+    /// The generation of the record; `None` if it has none, or its settings cannot be read.
     pub(super) fn generation(&self) -> Option<TagGeneration> {
         self.settings().ok()??.generation
     }

@@ -1,16 +1,16 @@
 //! The segment store `etcd`.
 //!
-//! Invariant: a range counts only when the transaction that took it compared the record's revision
-//! and its value, and succeeded. Revisions do not come back when a key is deleted and made again;
-//! they do when a cluster is restored from a snapshot, and then the compared value shows that the
-//! record is another one.
+//! Invariant: a range counts only if the transaction that took it compared the record's revision
+//! and its value, and succeeded. Revisions do not come back when a key is deleted and made again.
+//! They do come back when a cluster is restored from a snapshot: then the compared value shows that
+//! the record has changed.
 //!
-//! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag
-//! under `/leaf/{name}/sequence/{tag}`, with its meaning: a name stands under one of the two only:
-//! the transaction that makes a tag checks that neither key has a record. A tag that was deleted
-//! leaves a record behind that remembers what it had granted. What this process last wrote of
-//! a record is remembered, so that a tag that nobody else allocates from costs one round trip;
-//! whoever comes late is told the new record by the same transaction.
+//! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag,
+//! with its meaning, under `/leaf/{name}/sequence/{tag}`. A name is under one of the two only: the
+//! transaction that makes a tag checks that neither key has a record. A deleted tag leaves a record
+//! behind that remembers what the tag had granted. The store remembers each record as this process
+//! wrote it last, so that a tag that nobody else allocates from costs one round trip; if somebody
+//! else did, the failed transaction returns the new record.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,6 @@ use etcd_client::{
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::admin::EndedTag;
-use leaf_segment::meaning::MeaningError;
 use leaf_segment::store::{
     Expected, MOST_RECORDS, Member, MembersPlan, SEALED, SealError, StoreFuture, TagCursor,
     TagGeneration, TagPage, TagUpdate,
@@ -32,25 +31,31 @@ use leaf_segment::store::{
 use leaf_segment::{
     NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
 };
+use leaf_shape::MeaningError;
+use tokio::time::Instant;
 
 use super::EtcdUrl;
 use super::cluster::Cluster;
 use super::record::{Record, json, settings_json};
 use crate::record;
 
-/// How many records are remembered as this process wrote them last. More would cost memory for every tag
-/// that was ever used; one that was forgotten costs a reading.
+/// How many records are remembered as this process wrote them last. When there are so many, all are
+/// forgotten: more would cost memory for every tag that was ever used, while a forgotten record
+/// costs one read.
 const REMEMBERED: usize = 10_000;
-/// How often a transaction that lost against another is tried again before the caller hears of it.
-const TRIES: u32 = 50;
-/// Upper bound of the random pause before a try; it grows linearly with the tries that were lost.
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// How long a transaction that lost against another one is retried before the caller gets an error:
+/// less than callers wait for an answer.
+///
+/// It is retried without a pause. Each lost try means that another writer has won, so the writers
+/// of one record never block each other; and after a pause, the record that was read before it
+/// would be out of date.
+const TRYING: Duration = Duration::from_secs(1);
 
 /// The most requests that a server takes in one transaction, unless it was set up otherwise
 /// (`--max-txn-ops`).
 pub(super) const KEYS_AT_ONCE: usize = 128;
-/// How many members of a family one transaction makes: it compares up to three things of each, and
-/// two of the family.
+/// How many members of a family one transaction makes: it compares up to three things for each
+/// member, and two for the family.
 const MEMBERS_AT_ONCE: usize = (KEYS_AT_ONCE - 2) / 3;
 
 /// Segments in etcd.
@@ -79,7 +84,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// That the record is still this one.
+    /// The conditions that the record is still this one.
     fn unchanged(&self) -> [Compare; 2] {
         [
             Compare::mod_revision(self.key.clone(), CompareOp::Equal, self.revision),
@@ -88,11 +93,11 @@ impl Seen {
     }
 }
 
-/// What became of a change.
+/// The outcome of a change.
 enum Changed<T> {
     /// It was written.
     Done(T),
-    /// Somebody else was faster: this is the record now, if it is still there.
+    /// Another writer was faster. The value is the current record, if there still is one.
     Late(Option<Seen>),
 }
 
@@ -112,13 +117,13 @@ impl EtcdStore {
         }
     }
 
-    /// The keys at which a record of the tag can stand: that of a plain one, and that of all
-    /// others.
+    /// The two keys at which a record of the tag can be: first the key of a plain tag, then that of
+    /// any other tag.
     fn keys(&self, tag: &Tag) -> [String; 2] {
         [&self.plain, &self.sequences].map(|prefix| format!("{prefix}{}", tag.as_str()))
     }
 
-    /// What is remembered, locked for a moment.
+    /// The remembered records, locked for a moment.
     fn last_written(&self) -> MutexGuard<'_, HashMap<Tag, Seen>> {
         self.last_written.lock().expect("no holder of this lock panics")
     }
@@ -135,13 +140,14 @@ impl EtcdStore {
         Ok(found)
     }
 
-    /// What stands at the two keys of a tag.
+    /// The records at the two keys of a tag, also of a deleted one.
     async fn read_keys(&self, operation: &str, tag: &Tag) -> Result<Vec<Seen>, StoreError> {
         let found = self.read_values(operation, std::slice::from_ref(tag)).await?;
         found.iter().map(|kv| self.parse(kv, operation)).collect()
     }
 
-    /// What stands at the keys of these tags, at most [`KEYS_AT_ONCE`] / 2.
+    /// Reads the values at both keys of each of these tags, of which there are at most
+    /// [`KEYS_AT_ONCE`] / 2.
     pub(super) async fn read_values(
         &self,
         operation: &str,
@@ -151,8 +157,8 @@ impl EtcdStore {
         let both = tags.iter().flat_map(|tag| self.keys(tag)).map(get);
         let answer =
             match self.commit(operation, Txn::new().and_then(both.collect::<Vec<_>>())).await {
-                // A role without a right on the keys of sequences has plain tags only, unless it has
-                // read others.
+                // A role without a right on the keys of sequences has plain tags only. But if
+                // others were read before, the right was lost: that is an error.
                 Err(error)
                     if *error.kind() == StoreErrorKind::Refused
                         && !self.sequences_seen.load(Ordering::Relaxed) =>
@@ -186,7 +192,7 @@ impl EtcdStore {
         }
     }
 
-    /// A record with its key.
+    /// Parses a key and its value.
     pub(super) fn parse(&self, kv: &KeyValue, operation: &str) -> Result<Seen, StoreError> {
         let bad = |why| StoreError::new(StoreErrorKind::BadRecord(why), operation);
         let record = Record::decode(kv.value()).map_err(bad)?;
@@ -197,11 +203,11 @@ impl EtcdStore {
         Ok(Seen { key, revision: kv.mod_revision(), value: kv.value().into(), record })
     }
 
-    /// Changes the record of a tag by `change`, in up to [`TRIES`] attempts.
+    /// Changes the record of a tag by `change`, for as long as [`TRYING`].
     ///
-    /// What was last written of the record is tried first, so that a tag of this node alone costs
-    /// one round trip. `change` may then be called with a record that is old: if it refuses that,
-    /// it is called again with a fresh one.
+    /// The remembered record is tried first, so that a tag that only this node uses costs one round
+    /// trip. `change` may then be called with an old record: if it refuses that, it is called again
+    /// with a fresh one.
     async fn change<T>(
         &self,
         what: &str,
@@ -212,7 +218,8 @@ impl EtcdStore {
         // Taken out: after an unclear answer nothing is known of the record.
         let mut seen = self.last_written().remove(tag);
         let mut fresh = false;
-        for lost in 0..TRIES {
+        let begun = Instant::now();
+        while begun.elapsed() < TRYING {
             let now = match seen.take() {
                 Some(seen) => seen,
                 None => {
@@ -232,22 +239,21 @@ impl EtcdStore {
             };
             match self.replace(&operation, tag, &now, record, value).await? {
                 Changed::Done(value) => return Ok(value),
-                // If there is no record at this key any more, the tag may have been made anew at
-                // the other one: the next attempt reads both.
+                // If there is no record at this key any more, the tag may have been deleted and
+                // made again at the other key: the next attempt reads both.
                 Changed::Late(now) => {
                     fresh |= now.is_some();
                     seen = now;
                 }
             }
-            pause(lost).await;
         }
         let why = format!(
-            "other writers were faster {TRIES} times; a greater step makes allocations rarer"
+            "other writers were faster for {TRYING:?}; a greater step makes allocations rarer"
         );
         Err(StoreError::new(StoreErrorKind::Conflict, operation).because(why))
     }
 
-    /// Makes those of these members of a family that are not there, at most [`MEMBERS_AT_ONCE`].
+    /// Makes those of these members of a family that do not exist, at most [`MEMBERS_AT_ONCE`].
     async fn make_together(
         &self,
         family: &Tag,
@@ -255,7 +261,8 @@ impl EtcdStore {
     ) -> Result<Vec<Member>, StoreError> {
         let operation = format!("make members of {:?} in etcd", family.as_str());
         let refuse = |kind| StoreError::new(kind, operation.clone());
-        for lost in 0..TRIES {
+        let begun = Instant::now();
+        while begun.elapsed() < TRYING {
             let read = self.read(&operation, family).await?;
             let seen = read.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
             let mut found = HashMap::new();
@@ -301,21 +308,19 @@ impl EtcdStore {
             if self.commit(&operation, transaction).await?.succeeded() {
                 return Ok(plan.answer);
             }
-            pause(lost).await;
         }
         Err(refuse(StoreErrorKind::Conflict))
     }
 
     /// Writes the record if it still has this revision.
     ///
-    /// The transaction compares revision and value. Where it fails, it returns the record that is
-    /// there now, so that the next attempt needs no reading.
+    /// The transaction compares revision and value. If it fails, it returns the current record, so
+    /// that the next attempt needs no read.
     ///
     /// # Errors
-    /// Where the answer is missing, or is `WentBack`, the record may have been written or not; else it
-    /// was not. After
-    /// an error nothing is remembered of the record: `change` and `seal` have taken it out of
-    /// `last_written`.
+    /// If the answer is missing, or the error is `WentBack`, the record may or may not have been
+    /// written; after any other error it was not. After an error this process remembers nothing of
+    /// the record: `change` and `seal` have removed it from `last_written`.
     async fn replace<T>(
         &self,
         operation: &str,
@@ -442,7 +447,8 @@ impl TagStore for EtcdStore {
             let refuse = |kind| Err(StoreError::new(kind, operation.clone()));
             let keys = self.keys(&new.tag);
             let put = json(&Record::of(new));
-            for lost in 0..TRIES {
+            let begun = Instant::now();
+            while begun.elapsed() < TRYING {
                 let found = self.read_keys(&operation, &new.tag).await?;
                 if found.iter().any(|seen| !seen.record.deleted) {
                     return refuse(StoreErrorKind::TagExists);
@@ -469,7 +475,6 @@ impl TagStore for EtcdStore {
                 if self.commit(&operation, transaction).await?.succeeded() {
                     return Ok(());
                 }
-                pause(lost).await;
             }
             refuse(StoreErrorKind::Conflict)
         })
@@ -531,10 +536,15 @@ impl TagStore for EtcdStore {
     ) -> BoxFuture<'a, Result<i64, SealError>> {
         Box::pin(async move {
             let operation = format!("seal tag {:?} in etcd", tag.as_str());
-            for lost in 0..TRIES {
-                // Read now: what is told in an error must not be old.
+            let (begun, mut late) = (Instant::now(), None);
+            while begun.elapsed() < TRYING {
+                // What is told in an error must not be old: what was remembered is not used.
                 self.last_written().remove(tag);
-                let Some(now) = self.read(&operation, tag).await? else {
+                let read = match late.take() {
+                    Some(now) => Some(now),
+                    None => self.read(&operation, tag).await?,
+                };
+                let Some(now) = read else {
                     return Err(StoreError::new(StoreErrorKind::UnknownTag, operation).into());
                 };
                 if now.record.generation() != generation {
@@ -550,7 +560,7 @@ impl TagStore for EtcdStore {
                 }
                 match self.replace(&operation, tag, &now, sealed, ()).await {
                     Ok(Changed::Done(())) => return Ok(before),
-                    Ok(Changed::Late(_)) => pause(lost).await,
+                    Ok(Changed::Late(now)) => late = now,
                     Err(error) => {
                         // If the answer is missing, or shows another state of the cluster, the tag
                         // may have been sealed nevertheless; after any other error it was not.
@@ -604,11 +614,4 @@ impl TagStore for EtcdStore {
             Ok(None)
         })
     }
-}
-
-/// A random pause before the next try, the longer the more were lost, so that the writers of one
-/// record spread.
-async fn pause(lost: u32) {
-    let pause = LONGEST_PAUSE.mul_f64(f64::from(lost) / f64::from(TRIES));
-    tokio::time::sleep(pause.mul_f64(fastrand::f64())).await;
 }

@@ -1,11 +1,12 @@
 //! The worker registry `etcd`.
 //!
 //! Invariant: a record is replaced by a transaction that compares its revision and its value.
-//! Revisions do not come back when a key is deleted and made again; they do when a cluster is
-//! restored from a snapshot, and then the compared value shows that the record is another one.
+//! Revisions do not come back when a key is deleted and made again. They do come back when a
+//! cluster is restored from a snapshot: then the compared value shows that the record has changed.
 //!
-//! Records are JSON under `/leaf/{name}/workers/{N}`. They are not attached to an etcd lease:
-//! whether a node is alive decides nothing. Live nodes are seen under `/leaf/{name}/live/`.
+//! Records are JSON under `/leaf/{name}/workers/{N}`. They are not attached to an etcd lease, since
+//! who holds a worker id does not depend on whether a node is alive. The live nodes are listed
+//! under `/leaf/{name}/live/`.
 
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ use super::cluster::Cluster;
 use super::liveness::Liveness;
 use crate::worker_ids::{translate, worker_id};
 
-/// The most names of Leaf clusters under `/leaf/` that are looked at, in search of other Leaf clusters in the same
-/// etcd. This node's own name counts, and so do names without worker ids.
+/// How many names of Leaf clusters under `/leaf/` are read at most, to find other Leaf clusters in
+/// the same etcd. This node's own name counts, and so do names without worker ids.
 const MOST_CLUSTERS: usize = 10;
 
 /// Worker ids in etcd.
@@ -36,7 +37,7 @@ pub(crate) struct EtcdWorkers {
     liveness: Liveness,
 }
 
-/// Revision and value; `None`: there must be no key.
+/// Revision and value; `None`: the key must not exist.
 type Version = Option<(i64, Vec<u8>)>;
 
 impl EtcdWorkers {
@@ -138,7 +139,8 @@ impl FenceStore for EtcdWorkers {
         self.liveness.withdraw().await;
     }
 
-    /// By steps from one name to the next: a cluster may have many keys.
+    /// Reads only one key of each name, and then skips to the next name: a cluster may have many
+    /// keys.
     async fn other_clusters(&self) -> Result<Vec<String>, RegistryError> {
         let mut others = Vec::new();
         let mut from = String::from("/leaf/");

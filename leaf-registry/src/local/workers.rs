@@ -1,9 +1,9 @@
 //! The registry `local`: worker ids from the configuration, and no record but the node's state
 //! file.
 //!
-//! The record *is* the lease that the state file remembers: a node passes it to
+//! The record *is* the lease that the state file remembers: a node passes this lease to
 //! [`FenceStore::restore`] before each claim, and syncs every new ceiling to the file before it
-//! uses it. So there is no server to ask, and a node without a state file is refused.
+//! uses the ceiling. So no server is needed, and a node without a state file is refused.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -17,23 +17,23 @@ use leaf_snowflake::{
 /// Which worker id a node has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalWorkers {
-    /// This one, whatever its identity.
+    /// This worker id, whatever the node's identity is.
     Fixed(WorkerId),
-    /// By identity.
+    /// The worker id that the map has for the node's identity.
     ByIdentity(HashMap<String, WorkerId>),
 }
 
 /// The state file of this node as a [`FenceStore`].
 #[derive(Debug)]
 struct LocalStore {
-    /// `None` where the policy has the worker id.
+    /// The configured worker ids; `None` if [`ClaimPolicy::fixed`] holds the only one.
     by_identity: Option<HashMap<String, WorkerId>>,
     /// The record of this node's last lease.
     record: Mutex<Option<(WorkerId, WorkerRecord)>>,
 }
 
-/// A registry with these worker ids, which asks no server; `range` limits them where another
-/// registry gives out the others.
+/// Makes a registry with these worker ids, which contacts no server. `range` limits the worker ids,
+/// so that another registry can give out the others.
 ///
 /// ```
 /// use leaf_core::WorkerId;
@@ -68,7 +68,7 @@ impl LocalStore {
 }
 
 impl FenceStore for LocalStore {
-    /// One process has the file: there is no other writer.
+    /// No version is needed: one process has the state file, so there is no other writer.
     type Version = ();
 
     fn name(&self) -> &'static str {
@@ -90,8 +90,8 @@ impl FenceStore for LocalStore {
         self.worker_of(who).map(|_| ())
     }
 
-    /// The own record, for a claim. Nothing for [`Purpose::Show`], which asks for the other nodes'
-    /// records: the state file has none.
+    /// Returns this node's own record, for a claim. Returns nothing for [`Purpose::Show`], which
+    /// wants the other nodes' records: the state file has only this node's.
     async fn list(&self, purpose: Purpose) -> Result<Vec<StoredWorker<()>>, RegistryError> {
         let worker = self.record().as_ref().map(|(worker, _)| *worker);
         match (purpose, worker) {

@@ -1,8 +1,9 @@
 //! The statements of MySQL and MariaDB.
 //!
-//! The new `max_id` of an allocation travels in the statement's own OK packet
-//! (`LAST_INSERT_ID(expression)`). Tags are compared as bytes; the column's collation is asked
-//! first, for the index: on its own it would take `order ` and `Order` for `order`.
+//! The new `max_id` of an allocation comes back in the statement's own OK packet
+//! (`LAST_INSERT_ID(expression)`). Tags are compared as bytes. A comparison by the column's
+//! collation comes first, so that the index is used; alone it would treat `order ` and `Order` as
+//! `order`.
 
 use leaf_core::Tag;
 use leaf_segment::StoreErrorKind;
@@ -41,8 +42,8 @@ CREATE TABLE leaf_worker_fence (
 ",
 };
 
-/// Who writes worker ids: the name of the server that was written to last, and when the database
-/// failed over to it (`since`), Unix milliseconds; 0 where it was the first.
+/// Which server writes worker ids: the name of the server that wrote last, and when the database
+/// failed over to it (`since`), in Unix milliseconds; 0 if it was the first server.
 const WRITER: Table = Table {
     name: "leaf_worker_guard",
     statements: "\
@@ -82,8 +83,9 @@ macro_rules! among_tags {
     };
 }
 
-/// The lines of a text as rows with a column `name`, without the functions for that which only some
-/// versions have. Its parameters are the text and how many lines it has, at most [`MOST_RECORDS`].
+/// Turns the lines of a text into rows with a column `name`, without functions that only some
+/// versions of the server have. Its parameters are the text and the number of its lines, at most
+/// [`MOST_RECORDS`].
 macro_rules! names {
     () => {
         concat!(
@@ -114,9 +116,9 @@ macro_rules! guarded {
     };
 }
 
-/// One more condition: how many rows of settings a tag has (0 or 1) that match a pattern of LIKE. At
-/// the isolation level REPEATABLE READ, which `prepare` sets, nobody changes the settings between
-/// this condition and the end of the statement.
+/// One more condition: that the tag has the given number (0 or 1) of rows of settings that match a
+/// pattern of LIKE. At the isolation level REPEATABLE READ, which `prepare` sets, nobody changes
+/// the settings between this condition and the end of the statement.
 macro_rules! of_generation {
     () => {
         concat!(
@@ -154,17 +156,18 @@ const UPDATE_BOTH: &str = concat!(
      AND a.ip_port = ? AND a.max_timestamp = ?"
 );
 
-/// The statements about one table of tags. Columns are read as whole numbers whatever a foreign
-/// table's types are. The arguments are pieces of statements:
+/// The statements about one table of tags. Columns with numbers are read as integers, whatever
+/// types the table has if Leaf did not make it. The arguments are pieces of statements:
 /// - `$table`, and `$row`, its row in `leaf_guard`;
-/// - `$is_plain`: whether it is `leaf_alloc`; `$copied`: further columns of a member of a family,
-///   which are its family's;
+/// - `$is_plain`: whether it is `leaf_alloc`; `$copied`: further columns that a member copies from
+///   its family;
 /// - `$sum`: what follows `SET max_id = LAST_INSERT_ID(`, its closing bracket included, and further
 ///   assignments;
 /// - `$more`: further columns to read;
 /// - `$insert_tail`: the rest of an INSERT: further columns, and the values;
 /// - `$condition`: a further condition of an allocation;
-/// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
+/// - `$margin`: the row's own margin; `$skip`: the assignment to the column `skip` in a jump, if
+///   any.
 macro_rules! tags {
     ($table:literal, $row:literal, $is_plain:literal, $copied:literal, $sum:literal, $more:literal, $insert_tail:literal, $condition:literal, $margin:literal, $skip:literal) => {
         TagStatements {
@@ -283,11 +286,11 @@ impl Dialect for Mysql {
     const TYPE_OF: &'static str = "JSON_TYPE(JSON_EXTRACT(JSON_ARRAY({}), '$[0]'))";
     const QUOTE: char = '`';
     const INTEGER: &'static str = "SIGNED";
-    /// MariaDB 10.11 finds none of a list where the column's character set cannot hold one of them.
+    /// MariaDB 10.11 finds no tag of a list if the column's character set cannot hold one of them.
     const LISTS_ANY_NAME: bool = false;
 
-    /// The guard's table comes first, see `administration`. `leaf_alloc` is the table as the Java Leaf's own script makes it, in a character set that
-    /// holds every tag.
+    /// `leaf_guard` comes first: `sql/administration.rs` relies on that. `leaf_alloc` is the table
+    /// as the Java Leaf's own script makes it, but in a character set that holds every tag.
     const SEGMENT_TABLES: &'static [Table] = &[
         Table {
             name: "leaf_guard",
@@ -476,15 +479,15 @@ CREATE TABLE leaf_sequence (
     ) -> Result<(), sqlx::Error> {
         connection
             .execute(
-                // A range counts when its statement was answered: it must be committed then, and a
-                // commit must not begin another transaction. The isolation level is that which
-                // `of_generation` needs. A narrow column must refuse a value
-                // that it cannot hold. A statement whose caller has left must not wait for its lock
-                // much longer. `skip` is computed from the new `max_id`, so columns must be
-                // assigned from left to right. For this the mode SIMULTANEOUS_ASSIGNMENT must be
-                // off, and ORACLE, too; and EMPTY_STRING_IS_NULL, in which the tables cannot be
-                // made. They are replaced by STRICT_TRANS_TABLES, which is wanted anyway, and not
-                // by '', which may be NULL here: then the whole text would be NULL.
+                // A range counts once its statement was answered: it must be committed by then, and
+                // a commit must not begin another transaction. `of_generation` needs this isolation
+                // level. A narrow column must refuse a value that it cannot hold. A statement whose
+                // caller has left must not wait much longer for its lock. `skip` is computed from
+                // the new `max_id`, so columns must be assigned from left to right: the modes
+                // SIMULTANEOUS_ASSIGNMENT and ORACLE must be off. EMPTY_STRING_IS_NULL must be off,
+                // too, since the tables cannot be made in it. All three are replaced by
+                // STRICT_TRANS_TABLES, which is wanted anyway, and not by '', which may be NULL
+                // here: then the whole text would be NULL.
                 "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
                  SET autocommit = 1, completion_type = 0, \
                  sql_mode = CONCAT(REPLACE(REPLACE(REPLACE(@@sql_mode, \
@@ -523,8 +526,8 @@ CREATE TABLE leaf_sequence (
         }
     }
 
-    /// Fence and mirror change together, if both are still what was read: of a worker id that has both
-    /// by one statement, since each holder sends it every few seconds.
+    /// Changes fence and mirror together, if both are still what was read. For a worker id that has
+    /// both, this is one statement, since each holder sends it every few seconds.
     async fn replace_fence(
         connection: &mut MySqlConnection,
         worker: i64,

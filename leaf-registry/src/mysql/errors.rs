@@ -17,8 +17,8 @@ pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     has_no_connection_left,
 };
 
-/// ER_LOCK_DEADLOCK, which Galera answers, too, when another member's transaction came first;
-/// ER_TRANSACTION_ROLLBACK_DURING_COMMIT, the same of Group Replication.
+/// ER_LOCK_DEADLOCK, which Galera also returns if another member's transaction came first;
+/// ER_TRANSACTION_ROLLBACK_DURING_COMMIT, its equivalent in Group Replication.
 fn is_conflict(error: &sqlx::Error) -> bool {
     matches!(number(error), Some(1213 | 3101))
 }
@@ -38,8 +38,8 @@ fn is_forbidden(error: &sqlx::Error) -> bool {
     number(error) == Some(1142)
 }
 
-/// A table that need not be there: it is missing, or this user has no right on it. To a user
-/// without any right on the table the server gives the same error in both cases.
+/// Whether an optional table is missing, or this user has no right on it. To a user without any
+/// right on the table the server gives the same error in both cases.
 pub(super) fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }

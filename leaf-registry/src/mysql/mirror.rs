@@ -1,8 +1,9 @@
 //! `leaf_workerid_alloc`, the table of the community fork's MySQL registry: the mirror of the
 //! fence.
 //!
-//! A row's id is the worker id, from 1 to 1023; into `max_timestamp` a Java Leaf writes its clock
-//! at its last report, and Leaf the ceiling. Java nodes insert and report without asking anybody.
+//! A row's id is the worker id, from 1 to 1023. Into `max_timestamp` a Java Leaf writes its clock
+//! at each report; Leaf writes the ceiling. Java nodes insert and report without regard to the
+//! fence.
 
 use std::ops::RangeInclusive;
 
@@ -15,10 +16,10 @@ use super::errors;
 use crate::Table;
 use crate::sql::fences::{self, FenceVersion, mirrored_ceiling};
 
-/// The Java program's worker ids.
+/// The worker ids that a Java Leaf can have in this registry.
 pub(super) const RANGE: RangeInclusive<u32> = 1..=1023;
 
-/// As the fork's own script makes it.
+/// The table as the community fork's own script makes it.
 pub(super) const TABLE: Table = Table {
     name: "leaf_workerid_alloc",
     statements: "\
@@ -39,7 +40,7 @@ CREATE TABLE leaf_workerid_alloc (
 /// Worker id, nonce, record, `ip_port`, `max_timestamp`.
 type Row = (i64, Option<String>, Option<String>, Option<String>, Option<i64>);
 
-/// Fences and mirrors, all or of one worker id, as they are at one moment.
+/// Reads fences and mirrors in one snapshot, of all worker ids or of one.
 pub(super) async fn read(
     connection: &mut MySqlConnection,
     worker: Option<i64>,
@@ -65,8 +66,8 @@ pub(super) async fn read(
     Ok(rows.into_iter().filter_map(|row| stored(row, failed_over_at)).collect())
 }
 
-/// A row, and whether its mirror says what the fence says. Where it does not, a Java Leaf has
-/// written it since.
+/// Converts a row, and finds out whether its mirror says what its fence says. If not, a Java Leaf
+/// has written the mirror since.
 fn stored(row: Row, failed_over_at: i64) -> Option<StoredWorker<FenceVersion>> {
     let (id, nonce, record, ip_port, max_timestamp) = row;
     let (worker, mut found) = fences::stored(id, nonce.zip(record), failed_over_at)?;

@@ -39,7 +39,7 @@ pub(crate) const BACKEND: Backend = Backend {
     },
 };
 
-/// What may stand in its URL, in the words of its own client.
+/// The parameters of its URL, named as in MySQL's own client.
 pub(crate) const MYSQL: Parameters = Parameters {
     database: "MySQL",
     how: "mysql://user:password@host:3306/database",
@@ -58,7 +58,8 @@ fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Mysql>, StoreErro
     Ok(SqlStore::new(ServerPool::new(MYSQL.options(url)?, &guard, 16), guard))
 }
 
-/// Worker ids there. `mirrored`: with `leaf_workerid_alloc`, for Java Leafs.
+/// Worker ids in such a database. `mirrored`: with mirrors in `leaf_workerid_alloc`, for Java
+/// Leafs.
 fn fences(
     url: &str,
     mirrored: bool,

@@ -1,4 +1,4 @@
-//! What could cost ids as a MySQL or MariaDB is set up, each with the way out.
+//! What in the setup of a MySQL or MariaDB server could cost ids, each with a remedy.
 
 use sqlx::{MySqlConnection, query_as};
 
@@ -31,7 +31,7 @@ impl Values {
         self.0.iter().any(|(key, value)| key.eq_ignore_ascii_case(name) && value == wanted)
     }
 
-    /// What could cost ids, beside the losses.
+    /// The risks that are not among [`Self::losses`].
     fn risks(&self) -> Vec<String> {
         told(&[
             (self.is("server_uid", server_name::UNKNOWN), server_name::UNKNOWN_TEXT),
@@ -62,7 +62,7 @@ impl Values {
     }
 }
 
-/// The texts of what holds.
+/// The texts whose condition holds.
 fn told(all: &[(bool, &str)]) -> Vec<String> {
     all.iter().filter(|(holds, _)| *holds).map(|(_, text)| (*text).into()).collect()
 }
@@ -74,7 +74,7 @@ pub(super) async fn losses_of(
     Ok(Values::read(connection).await?.losses())
 }
 
-/// What could cost ids on this server, beside the losses.
+/// The risks on this server that are not among [`losses_of`].
 pub(super) async fn of(connection: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
     let mut found = Values::read(connection).await?.risks();
     // Shown to users who have the right TRIGGER on the table.
@@ -99,7 +99,8 @@ pub(super) async fn of(connection: &mut MySqlConnection) -> Result<Vec<String>, 
 mod tests {
     use super::*;
 
-    /// The variable is made of the machine's hardware address; no test can take that away.
+    /// MariaDB derives `server_uid` from the machine's hardware address, which no test can take
+    /// away.
     #[test]
     fn a_server_without_a_name_of_its_own_is_a_risk() {
         let told = |uid: &str| Values(vec![("server_uid".into(), uid.into())]).risks();

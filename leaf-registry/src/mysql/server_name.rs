@@ -1,10 +1,10 @@
 //! The name of the server that a connection leads to, by which a failover is noticed.
 //!
-//! The server's name is a user variable of the connection, which the server itself sets from its
-//! own variables: a proxy that repeats the statement on another server gets that one's name.
-//! Statements that use the variable are replicated with its value, in every binary log format. In a
-//! cluster whose members commit by quorum the name is the cluster's: a switch within the cluster
-//! loses nothing; only a switch to another cluster counts as a failover.
+//! A connection keeps its server's name in a user variable, which the server itself computes from
+//! its own variables: so a proxy that repeats the statement on another server gets the name of that
+//! server. Statements that use the variable are replicated with its value, in every binary log
+//! format. In a cluster whose members commit by quorum the name is the cluster's: a switch within
+//! the cluster loses nothing; only a switch to another cluster counts as a failover.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,10 +17,10 @@ use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 pub(super) const UNKNOWN: &str = "unknown";
 pub(super) const UNKNOWN_TEXT: &str = "the server's server_uid is unknown, so that only server_id tells it from others: give every server \
      that may take over from another one a server_id of its own, or a failover is not noticed";
-/// Whether the log has told it.
+/// Whether this text was logged.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Gives a connection its server's name and finds out whether the guard is on.
+/// Gives a connection its server's name, and reports to the guard whether its table is usable.
 pub(super) async fn set(
     connection: &mut MySqlConnection,
     guard: &FailoverGuard,
@@ -28,8 +28,8 @@ pub(super) async fn set(
     if guard.configured_margin().is_none() {
         return Ok(());
     }
-    // All of it is plain text and not prepared statements, in few packets (two, if the server is in
-    // no cluster): a distant server is asked as seldom as can be. The update changes nothing, but
+    // All of this is plain text in place of prepared statements, in few packets (two if the server
+    // is in no cluster), to save round trips to a distant server. The update changes nothing, but
     // needs the right that a jump will need.
     let name = name(connection).await?;
     // In a Galera cluster, reads on this connection wait for what other members have committed.
@@ -99,7 +99,7 @@ async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
     Ok(format!("CONCAT_WS('/', @@global.{name}, @@global.server_id)"))
 }
 
-/// Names and values.
+/// Runs a SHOW statement; returns names and values.
 async fn show(
     connection: &mut MySqlConnection,
     statement: &'static str,

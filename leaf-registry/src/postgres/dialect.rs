@@ -1,11 +1,12 @@
 //! The statements of PostgreSQL.
 //!
-//! The row of `UPDATE … RETURNING` arrives before its commit: whoever stops reading there takes a
-//! range that may not be durable. So every answer is read to its end. On every connection a server
-//! that commits without waiting for its disk (`synchronous_commit = off`) is told to wait for it.
+//! The row of `UPDATE … RETURNING` arrives before its commit: a client that stops reading there may
+//! use a range that is not durable. So every answer is read to its end. If a server commits without
+//! waiting for its disk (`synchronous_commit = off`), every connection sets it to wait.
 //!
-//! The server's name is its system identifier, which all replicas share, and its timeline, which a
-//! promotion and a recovery to a point in time begin anew. The statements read it themselves.
+//! The server's name consists of its system identifier, which all replicas share, and its timeline,
+//! which changes with a promotion and with a recovery to a point in time. The statements themselves
+//! read the name.
 
 use leaf_core::Tag;
 use sqlx::{Executor, PgConnection, Postgres, Row, query_as, raw_sql};
@@ -50,7 +51,7 @@ INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, '', 0);
     },
 ];
 
-/// The server that runs the statement.
+/// The name of the server that runs the statement.
 macro_rules! server {
     () => {
         "((SELECT system_identifier FROM pg_control_system())::text || '/' || \
@@ -65,8 +66,8 @@ macro_rules! guarded {
     };
 }
 
-/// One more condition: how many rows of settings a tag has (0 or 1) that match a pattern of LIKE. The
-/// statement reads the settings and the tag's row in one snapshot.
+/// One more condition: that the tag has the given number (0 or 1) of rows of settings that match a
+/// pattern of LIKE. The statement reads the settings and the tag's row in one snapshot.
 macro_rules! of_generation {
     () => {
         " AND (SELECT count(*) FROM leaf_tag_settings WHERE biz_tag = $4 AND settings LIKE $5) = $6"
@@ -90,13 +91,14 @@ macro_rules! now {
 /// The statements about one table of tags.
 /// The arguments are pieces of statements:
 /// - `$table`, and `$row`, its row in `leaf_guard`;
-/// - `$is_plain`: whether it is `leaf_alloc`; `$copied`: further columns of a member of a family,
-///   which are its family's;
+/// - `$is_plain`: whether it is `leaf_alloc`; `$copied`: further columns that a member copies from
+///   its family;
 /// - `$more`: further columns to read;
 /// - `$insert_tail`: further columns of a new row, and its values;
 /// - `$sum`: what an allocation sets `max_id` to, and further assignments;
 /// - `$condition`: the condition of an allocation;
-/// - `$margin`: the row's own margin; `$skip`: what a jump sets besides.
+/// - `$margin`: the row's own margin; `$skip`: the assignment to the column `skip` in a jump, if
+///   any.
 macro_rules! tags {
     ($table:literal, $row:literal, $is_plain:literal, $copied:literal, $more:literal, $insert_tail:literal, $sum:literal, $condition:literal, $margin:literal, $skip:literal) => {
         TagStatements {

@@ -26,8 +26,8 @@ fn is_missing_table(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42P01")
 }
 
-/// duplicate_table; and where another transaction makes it at this moment, a unique_violation in the
-/// catalog, or a duplicate_object: each table has a row type of its name.
+/// duplicate_table. If another transaction makes the table at this moment: unique_violation in the
+/// catalog, or duplicate_object, since each table has a row type of the same name.
 fn is_existing_table(error: &sqlx::Error) -> bool {
     matches!(code(error).as_deref(), Some("42P07" | "42710" | "23505"))
 }
@@ -42,13 +42,13 @@ fn is_forbidden(error: &sqlx::Error) -> bool {
     code(error).as_deref() == Some("42501")
 }
 
-/// A table that need not be there: it is missing, or this user has no right on it.
+/// Whether an optional table is missing, or this user has no right on it.
 fn is_absent(error: &sqlx::Error) -> bool {
     is_missing_table(error) || is_forbidden(error)
 }
 
-/// undefined_function, feature_not_supported, insufficient_privilege: a server that does not tell
-/// who it is.
+/// undefined_function, feature_not_supported, insufficient_privilege: the server does not reveal
+/// its name to this user.
 pub(super) fn has_no_name(error: &sqlx::Error) -> bool {
     matches!(code(error).as_deref(), Some("42883" | "0A000")) || is_forbidden(error)
 }

@@ -36,7 +36,7 @@ pub(crate) const BACKEND: Backend = Backend {
     },
 };
 
-/// What may stand in its URL, as libpq names it.
+/// The parameters of its URL, named as in libpq.
 pub(crate) const POSTGRES: Parameters = Parameters {
     database: "PostgreSQL",
     how: "postgres://user:password@host:5432/database",
@@ -64,7 +64,7 @@ fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Postgresql>, Stor
     Ok(SqlStore::new(ServerPool::new(POSTGRES.options(url)?, &guard, 16), guard))
 }
 
-/// Worker ids there.
+/// Worker ids in such a database.
 fn fences(url: &str, report_interval: Duration) -> Result<SqlFences<Postgresql>, StoreError> {
     // No margin: PostgreSQL's statements ask the server for its name themselves, so connections
     // need not be prepared for it.

@@ -22,8 +22,8 @@ impl<D: Dialect> Administration for SqlStore<D> {
             Access::Write,
             name,
             async |connection: &mut Connection<D>| {
-                // The guard's table is made before these, so that one of them beside none of the
-                // guard's was not made by somebody who makes the tables at this moment.
+                // `leaf_guard` is made before these two tables. So if one of them exists without
+                // `leaf_guard`, the cause is not another process that is making the tables now.
                 let is_leafs = table_exists::<D>(connection, "leaf_sequence").await?
                     || table_exists::<D>(connection, "leaf_tag_settings").await?;
                 let made = make::<D>(connection, D::SEGMENT_TABLES).await?;
@@ -44,8 +44,8 @@ impl<D: Dialect> Administration for SqlStore<D> {
                         .await?
                         .is_empty()
                 {
-                    // The guard was made before the table, which is empty: no failover can have
-                    // lost anything of it.
+                    // `leaf_guard` existed before `leaf_sequence`, which is new and empty: no
+                    // failover can have lost anything of it.
                     D::execute(connection, guard.insert_missing, &[]).await?;
                 }
                 if let (Some(_), Some(margin)) = (self.guard.active_margin(), D::MARGIN) {
@@ -107,8 +107,8 @@ impl<D: Dialect> Administration for SqlStore<D> {
                 D::TYPE_OF.replace("{}", &greatest),
                 D::INTEGER
             );
-            // Statements live as long as the process, so that none is made of what comes from outside. This one is
-            // made of names that were checked, once in the life of a command.
+            // Statements live as long as the process, so none is built from outside input. This one
+            // is built from names that were checked, and only once in the life of a command.
             let statement: &'static str = Box::leak(statement.into_boxed_str());
             let ask = async |connection: &mut Connection<D>| {
                 let columns = &[Column::Text, Column::Int];
@@ -158,8 +158,8 @@ impl<D: Dialect> Administration for SqlStore<D> {
     }
 }
 
-/// The quoted form of a name for a statement, like `"shop"."orders"`. `None` where a part of the name is not 1 to
-/// 64 letters, digits, `_` and `$`.
+/// The quoted form of a name for a statement, like `"shop"."orders"`. `None` unless each part of
+/// the name is 1 to 64 letters, digits, `_` and `$`.
 fn quote<D: Dialect>(name: &str) -> Option<String> {
     let is_plain = |part: &str| {
         let mut letters = part.bytes();
@@ -190,8 +190,8 @@ pub(super) async fn make<D: Dialect>(
         if !table_exists::<D>(connection, table.name).await? {
             match D::run_text(connection, table.statements).await {
                 Ok(()) => made.push(table.name),
-                // Somebody else has made it meanwhile, and its rows. If it is not there, then
-                // something else has its name.
+                // Another process has made the table and its rows meanwhile. If the table does not
+                // exist, something else has its name.
                 Err(error)
                     if (D::ERRORS.is_existing_table)(&error)
                         && table_exists::<D>(connection, table.name).await? => {}

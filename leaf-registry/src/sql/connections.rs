@@ -27,16 +27,16 @@ use super::url::{Address, ServerOptions};
 pub(crate) enum Access {
     /// Nothing is changed.
     Read,
-    /// One statement at most changes something, and commits that by itself: its rows are read to
-    /// the end.
+    /// At most one statement changes something; it commits by itself, and its rows are read to the
+    /// end.
     Statement,
     /// Something is changed. On a server each statement commits by itself; in SQLite they commit
     /// together.
     Write,
     /// The work begins and ends transactions: after any error one may be open.
     Transaction,
-    /// As `Transaction`, and leaves settings of its own behind: a server's connection is not used
-    /// again.
+    /// Like `Transaction`, but the work changes settings of the session: a server's connection is
+    /// closed afterwards.
     TransactionThenClose,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Access {
 pub(crate) enum WorkError {
     /// The database answered with an error, or did not answer.
     Database(sqlx::Error),
-    /// What was read forbids it; the connection is in order.
+    /// What was read does not allow the change. The connection is in order.
     Refused(StoreErrorKind),
 }
 
@@ -69,7 +69,8 @@ pub(crate) trait Connections: fmt::Debug + Send + Sync + 'static {
         access: Access,
     ) -> impl Future<Output = Result<Checkout<Self::Db>, sqlx::Error>> + Send;
 
-    /// Keeps what was done if `result` is `Ok`, and gives the connection back where it is in order.
+    /// Ends the work: keeps its changes if `result` is `Ok`, and returns the connection to the pool
+    /// if the connection is in order.
     fn finish<T: Send>(
         &self,
         checkout: Checkout<Self::Db>,
@@ -106,11 +107,12 @@ pub(crate) async fn run<C: Connections, T: Send>(
     }
 }
 
-/// The longest wait for a connection: a far server is asked ten times and more until one is made.
+/// The longest wait for a connection: to make one takes ten round trips and more to a distant
+/// server.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long to wait for a connection before it is tested whether the server can be reached at all: the pool tries
-/// again and again where the server refuses connections, and does not say why. It is well below the time that a
-/// generator gives one attempt, so that time is left to find the reason.
+/// After this wait for a connection, a test finds out whether the server can be reached at all:
+/// where the server refuses connections, the pool retries without giving a reason. It is well below
+/// the time that a generator gives one attempt, so that time is left to find the reason.
 const HOPE: Duration = Duration::from_secs(1);
 
 /// Connections to a server, made when they are needed.
@@ -125,11 +127,11 @@ pub(crate) struct ServerPool<D: Dialect> {
     last_failure: LastFailure,
 }
 
-/// Why the last connection could not be prepared. The pool itself only says that it has waited.
+/// Why the last connection could not be prepared. The pool itself only reports a timeout.
 type LastFailure = Arc<Mutex<Option<String>>>;
 
 impl<D: Dialect> ServerPool<D> {
-    /// At most so many connections, each prepared by the dialect when it is made.
+    /// Makes a pool of at most `most` connections, each prepared by the dialect when it is made.
     pub(crate) fn new(
         options: <<D::Db as Database>::Connection as Connection>::Options,
         guard: &Arc<FailoverGuard>,
@@ -215,9 +217,10 @@ impl<D: Dialect> Connections for ServerPool<D> {
     }
 }
 
-/// The error of an operation, with what an operator can do about a table that is missing.
+/// Classifies the error of an operation, and says what an operator can do about a missing table or
+/// a lack of connections.
 ///
-/// A conflict counts as worth another try; which errors are conflicts is the dialect's to know.
+/// A conflict is worth another try; the dialect decides which errors are conflicts.
 pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> StoreError {
     let error = match error {
         WorkError::Refused(kind) => return StoreError::new(kind, operation),
@@ -270,7 +273,7 @@ pub(crate) fn empty_if_absent<D: Dialect, T: Default>(
     }
 }
 
-/// Treats a tag that the table's character set cannot hold as one that no row has.
+/// Treats a tag that the table's character set cannot hold as a tag without a row.
 pub(crate) fn no_row_if_tag_unencodable<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {

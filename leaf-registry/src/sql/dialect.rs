@@ -3,12 +3,12 @@
 //! Invariant of every dialect: what a statement changed is durable once [`Connections::finish`] has
 //! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
-//! The code of this folder also relies on this: the database accepts `COMMIT` and `ROLLBACK`, sent
-//! unprepared ([`Dialect::run_text`]); a duplicate key is
-//! [`StoreErrorKind::TagExists`]. If the database can fail over, it accepts `BEGIN`, too,
-//! the dialect has the tables `leaf_guard` and `leaf_worker_guard`, and in a segment store its
-//! `prepare` and `identify_server` tell [`FailoverGuard::found`] whether `leaf_guard` is usable.
-//! How a statement knows its server (a variable of the session, a function) is the dialect's own.
+//! The code in this folder also requires that the database accepts `COMMIT` and `ROLLBACK`, sent
+//! unprepared ([`Dialect::run_text`]), and that a duplicate key is [`StoreErrorKind::TagExists`].
+//! If the database can fail over, it must also accept `BEGIN`; the dialect must have the tables
+//! `leaf_guard` and `leaf_worker_guard`; and in a segment store its `prepare` and `identify_server`
+//! must report to [`FailoverGuard::found`] whether `leaf_guard` is usable. By what a statement
+//! identifies its server (a variable of the session, a function) is up to the dialect.
 
 use std::fmt;
 
@@ -26,28 +26,29 @@ use crate::Table;
 pub(crate) type Connection<D> = <<D as Dialect>::Db as Database>::Connection;
 
 /// The statements about the settings of tags, on `leaf_tag_settings`. Each comment gives the
-/// parameters in their order, and the columns behind an arrow.
+/// parameters in their order and, behind an arrow, the columns of the result.
 #[derive(Debug)]
 pub(crate) struct SettingsStatements {
     /// tag -> tag, settings.
     pub(crate) read: &'static str,
-    /// tags -> the columns of `read`, for those that have some.
+    /// tags -> the columns of `read`, for the tags that have settings.
     pub(crate) read_many: &'static str,
-    /// -> the columns of `read`, for all tags that have some.
+    /// -> the columns of `read`, for all tags that have settings.
     pub(crate) read_all: &'static str,
     /// tag.
     pub(crate) delete: &'static str,
-    /// text, names (as [`Value::Names`]): that of each of them, in the place of what is there.
+    /// text, names (as [`Value::Names`]). Sets the settings of each name to the text, in place of
+    /// any earlier ones.
     pub(crate) set_many: &'static str,
-    /// name, text. Of a name that is no tag's.
+    /// name, text. For a note, whose name is not that of a tag.
     pub(crate) insert: &'static str,
-    /// text, name, the text before.
+    /// new text, name, expected text. For a note.
     pub(crate) replace: &'static str,
 }
 
-/// The statements about one of the two tables of tags. `leaf_alloc` has the plain tags, as a Java
-/// Leaf knows them; `leaf_sequence` has all others, with their meaning in a column more. Comments
-/// as in [`SettingsStatements`].
+/// The statements about one of the two tables of tags. `leaf_alloc` has the plain tags, with the
+/// Java Leaf's columns; `leaf_sequence` has all other tags, with more columns, among them the
+/// meaning. Comments have the form described at [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct TagStatements {
     /// `leaf_alloc`: amount, tag, expected step, greatest start. Sets `max_id` to `max_id` +
@@ -69,25 +70,25 @@ pub(crate) struct TagStatements {
     pub(crate) allocate_guarded: &'static str,
     /// tag -> tag, `max_id`, step, description; from `leaf_sequence` also the meaning.
     pub(crate) read: &'static str,
-    /// tags -> the columns of `read`, for those that are there; in MySQL perhaps also for names that
-    /// the collation takes for the same.
+    /// tags -> the columns of `read`, for the tags that exist; in MySQL perhaps also for names that
+    /// the collation treats as equal.
     pub(crate) read_many: &'static str,
-    /// name (as [`Value::Text`]), how many -> the names behind it, in the order of the table.
+    /// name (as [`Value::Text`]), limit -> the names behind this name, in the table's order.
     pub(crate) names_after: &'static str,
-    /// name, another name (both as [`Value::Text`]), how many -> the names between them.
+    /// lower name, upper name (both as [`Value::Text`]), limit -> the names between the two.
     pub(crate) names_between: &'static str,
-    /// names (as [`Value::Names`]), tag. Makes a row for each name that is a copy of the tag's row.
+    /// names (as [`Value::Names`]), tag. Inserts a copy of the tag's row for each name.
     pub(crate) copy: &'static str,
     /// Whether this is `leaf_alloc`.
     pub(crate) is_plain: bool,
     /// tag (as [`Value::Text`]), `max_id`, step, description; in `leaf_sequence` also the meaning
     /// and the row's own failover margin.
     pub(crate) create: &'static str,
-    /// `max_id`, step (NULL leaves it as it is), tag. For a row that is locked.
+    /// `max_id`, step (NULL keeps the old step), tag. For a row that is locked.
     pub(crate) update: &'static str,
-    /// settings, tag. Meets no row when there is no such tag.
+    /// settings, tag. Changes no row if the tag does not exist.
     pub(crate) set_settings: &'static str,
-    /// tag -> the columns of `read`; nobody else changes the row until the transaction ends.
+    /// tag -> the columns of `read`. Locks the row until the transaction ends.
     pub(crate) lock: &'static str,
     /// new `max_id`, tag, expected `max_id`, tag, pattern, count. Changes the row only if the tag
     /// has `count` (0 or 1) rows of settings that match the pattern of LIKE. The pattern contains
@@ -106,14 +107,15 @@ pub(crate) struct TagStatements {
 }
 
 /// The statements of a table's failover guard, on its row of `leaf_guard`: 1 for `leaf_alloc`, 2
-/// for `leaf_sequence`. A row each, so that a user without rights on one table can guard the other.
+/// for `leaf_sequence`. Each table has its own row, so that a user without rights on one table can
+/// guard the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GuardStatements {
     /// The table.
     pub(crate) table: &'static str,
     /// -> whether this server is the one that allocated last (1).
     pub(crate) allocated_last: &'static str,
-    /// Makes this server the one that allocated last, where the guard's row names no server yet.
+    /// Records this server as the one that allocated last, if the guard's row names no server yet.
     pub(crate) fill_empty: &'static str,
     /// Run by [`Dialect::run_text`]. Bounds how long a jump that was broken off can hold its locks.
     pub(crate) limit_jump: &'static str,
@@ -124,9 +126,10 @@ pub(crate) struct GuardStatements {
     /// ids, or the margin in steps multiplied by the tag's step, whichever is greater. The sum
     /// stays below `SEALED`. In `leaf_sequence` it adds the tag's own margin to `skip`, too.
     pub(crate) advance_all: &'static str,
-    /// Makes this server the one that allocated last.
+    /// Records this server as the one that allocated last.
     pub(crate) take: &'static str,
-    /// `take`, where the guard's row is missing.
+    /// Inserts the guard's row, where it is missing, with this server as the one that allocated
+    /// last.
     pub(crate) insert_missing: &'static str,
 }
 
@@ -137,14 +140,15 @@ pub(crate) struct MarginStatements {
     pub(crate) read: &'static str,
     /// new margin, the margin as it was read.
     pub(crate) replace: &'static str,
-    /// Makes the row with the margin 0 where it is not there: a table of an earlier version.
+    /// Inserts the row with the margin 0 if it is missing, as in a table that an earlier version
+    /// made.
     pub(crate) insert_missing: &'static str,
 }
 
 /// The statements of a store of worker ids. Comments as in [`SettingsStatements`].
 #[derive(Debug)]
 pub(crate) struct FenceStatements {
-    /// -> worker id, nonce, record of all, in the order of worker ids.
+    /// -> worker id, nonce and record, for all worker ids, in their order.
     pub(crate) list: &'static str,
     /// worker id -> the columns of `list`.
     pub(crate) read: &'static str,
@@ -154,7 +158,7 @@ pub(crate) struct FenceStatements {
     /// nonce, record, worker id; if the database can fail over, also `leaf_worker_guard.since` as
     /// it was read.
     pub(crate) insert: &'static str,
-    /// milliseconds -> the records that were written within that time.
+    /// milliseconds -> the records that were written within this time before now.
     pub(crate) peers: &'static str,
     /// `Some` if the database can fail over.
     pub(crate) writer: Option<WriterStatements>,
@@ -171,11 +175,11 @@ pub(crate) struct WriterStatements {
     /// -> 1 when a worker id was ever claimed.
     pub(crate) used: &'static str,
     /// whether the table is new (1: no worker id was ever claimed and no server is named; else 0),
-    /// least value of `since` in Unix ms. Makes this server the writer, and sets `since`: in a new
-    /// table to 0, else to the server's clock or that least value, whichever is later.
+    /// least value of `since` in Unix ms. Records this server as the writer, and sets `since`: in a
+    /// new table to 0, else to the server's clock or that least value, whichever is later.
     pub(crate) take: &'static str,
-    /// Makes this server the writer in a table that this connection has made, where the row names
-    /// no server yet.
+    /// Records this server as the writer if the row names no server yet: for a table that this
+    /// connection has just made.
     pub(crate) fill_empty: &'static str,
 }
 
@@ -184,35 +188,35 @@ pub(crate) struct WriterStatements {
 pub(crate) struct ErrorMeanings {
     /// What kind of failure it is.
     pub(crate) kind: fn(&sqlx::Error) -> StoreErrorKind,
-    /// Whether the statement lost against another transaction and was undone whole; the connection
-    /// is in order.
+    /// Whether the statement lost a conflict with another transaction and was rolled back
+    /// completely, so that the connection can be used again.
     pub(crate) is_conflict: fn(&sqlx::Error) -> bool,
     /// Whether a table is missing.
     pub(crate) is_missing_table: fn(&sqlx::Error) -> bool,
-    /// Whether a table that was to be made exists already.
+    /// Whether a table could not be made because it exists already.
     pub(crate) is_existing_table: fn(&sqlx::Error) -> bool,
     /// Whether a column is missing.
     pub(crate) is_missing_column: fn(&sqlx::Error) -> bool,
-    /// Whether a table that need not be there is missing, or this user has no right on it.
+    /// Whether an optional table is missing, or this user has no right on it.
     pub(crate) is_absent: fn(&sqlx::Error) -> bool,
-    /// Whether the server, or this user there, has no connection left.
+    /// Whether the limit of connections of the server, or of this user, is reached.
     pub(crate) has_no_connection_left: fn(&sqlx::Error) -> bool,
 }
 
-/// One database.
+/// One database. Comments of statements as in [`SettingsStatements`].
 pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Its driver.
     type Db: Database;
     /// Its connections.
     type Connections: Connections<Db = Self::Db>;
 
-    /// Its name in texts.
+    /// Its name in error texts.
     const NAME: &'static str;
-    /// What stands around the name of a table or column.
+    /// The quote character around the name of a table or column.
     const QUOTE: char = '"';
     /// The type of integers of 64 bits in a CAST.
     const INTEGER: &'static str = "BIGINT";
-    /// What tells the type of `{}`: `integer`, say.
+    /// The SQL expression for the type of the expression in place of `{}`: `integer`, say.
     const TYPE_OF: &'static str;
     /// Whether allocations that come at the same time share a transaction: for a database that has one writer at a
     /// time and does not group commits itself (SQLite).
@@ -227,16 +231,19 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SEQUENCE: TagStatements;
     /// new meaning, tag. For a row of `leaf_sequence` that is locked.
     const SET_MEANING: &'static str;
-    /// Lets a counter that skips some numbers enter a period by its first number, behind those: first
-    /// number, name, first number. Nothing happens where it has entered that. Only where tags jump.
+    /// first number of the running period, name, the same number. Moves a counter that is still
+    /// below this period, and that must skip numbers, into the period: to its first number plus
+    /// `skip`; then `skip` is 0. Changes nothing in any other row. `None` where tags do not jump.
     const ENTER_PERIOD: Option<&'static str> = None;
-    /// names (as [`Value::Names`]). Makes a row in `leaf_sequence` for each, that locks the name.
+    /// names (as [`Value::Names`]). Inserts a row into `leaf_sequence` for each name, which locks
+    /// the name.
     const RESERVE: &'static str;
-    /// tags. Deletes these rows.
+    /// tags. Deletes the rows that [`Self::RESERVE`] inserted.
     const RELEASE: &'static str;
     /// The statements about settings.
     const SETTINGS: SettingsStatements;
-    /// `None` where the database cannot fail over.
+    /// The statements about the greatest failover margin; `None` where the database cannot fail
+    /// over.
     const MARGIN: Option<MarginStatements> = None;
     /// The statements of a store of worker ids.
     const FENCES: FenceStatements;
@@ -276,11 +283,11 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         statements: &'static str,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// How many rows a statement met.
+    /// How many rows a statement affected.
     fn affected(done: &<Self::Db as Database>::QueryResult) -> u64;
 
-    /// Runs a statement that sets `max_id`, and returns its new value; `None` when it met no row.
-    /// By default the statement returns it.
+    /// Runs a statement that sets `max_id`, and returns its new value; `None` if no row was
+    /// changed. By default the statement itself returns the value as a row.
     fn set_max_id(
         connection: &mut Connection<Self>,
         statement: &'static str,
@@ -292,8 +299,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         }
     }
 
-    /// Sets what must hold on a new connection of a [`ServerPool`](super::connections::ServerPool),
-    /// and finds out who its server is.
+    /// Sets the session variables that Leaf needs on a new connection of a
+    /// [`ServerPool`](super::connections::ServerPool), and identifies its server.
     fn prepare(
         connection: &mut Connection<Self>,
         guard: &FailoverGuard,
@@ -301,8 +308,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         Self::identify_server(connection, guard)
     }
 
-    /// Finds out who the connection's server is, and whether the guard is on. Both may have changed
-    /// since the connection was made.
+    /// Identifies the connection's server, and reports to `guard` whether the guard's table is
+    /// usable. Both may have changed since the connection was made.
     fn identify_server(
         connection: &mut Connection<Self>,
         guard: &FailoverGuard,
@@ -311,7 +318,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         async { Ok(()) }
     }
 
-    /// What could cost ids as the server is set up, each with the way out, beside [`Self::losses`].
+    /// Lists what could cost ids in the server's setup, each with a remedy, except
+    /// [`Self::losses`].
     fn risks(
         connection: &mut Connection<Self>,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send {
@@ -319,8 +327,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// Why the server may lose what it has acknowledged, each with the way out. There is nothing to ask a
-    /// file: each connection sets the settings that matter itself.
+    /// Lists why the server may lose what it has acknowledged, each with a remedy. Empty by
+    /// default, as for SQLite: its connections set the settings that matter themselves.
     fn losses(
         connection: &mut Connection<Self>,
     ) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send {
@@ -328,8 +336,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// Reads all fences or one, with what a Java Leaf keeps beside them. The argument
-    /// `failed_over_at`, which the caller has read from this server, is copied into each result.
+    /// Reads all fences or one; if `mirrored`, also what a Java Leaf keeps beside them. The caller
+    /// has read `failed_over_at` from the same server; it is copied into each result.
     fn read_fences(
         connection: &mut Connection<Self>,
         worker: Option<i64>,
@@ -340,8 +348,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         super::fences::read::<Self>(connection, worker, failed_over_at)
     }
 
-    /// Writes a record, with its mirror for a Java Leaf, if the stored one is still what was read;
-    /// tells whether it did.
+    /// Writes a record, and if `mirrored` its mirror for a Java Leaf. Does so only if the stored
+    /// record is still what was read; returns whether it did.
     fn replace_fence(
         connection: &mut Connection<Self>,
         worker: i64,

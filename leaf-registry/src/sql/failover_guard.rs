@@ -1,21 +1,23 @@
-//! The failover guard: a store that answers as another server than before jumps ahead.
+//! The failover guard: it advances every tag when another database server answers than before.
 //!
-//! A replica that is promoted may lack the last allocations of its primary. One row of
-//! `leaf_guard(id, server_uid)` per table of tags names the database server that allocated from it
-//! last; every allocation has it as a condition. A node whose connection leads to another server
-//! advances every tag of that table by the margin and writes the new name, in one transaction. So
-//! ids repeat only if a failover loses more than the margin; only a quorum store excludes that.
+//! A replica that is promoted may lack the last allocations of its primary. For each table of tags,
+//! one row of `leaf_guard(id, server_uid)` names the database server that allocated from the table
+//! last; every allocation has the condition that its server is this one. A node whose connection
+//! leads to another server advances every tag of that table by the margin and writes the new name,
+//! in one transaction. So ids repeat only if a failover loses more than the margin; only a quorum
+//! store excludes that.
 //!
-//! A missing row also counts as a failover: the replica may not have got it. Only whoever makes the
-//! table writes its own name without a jump, and only where the database had no other table of Leaf:
-//! beside those the guard's table was lost, and with it the name of the last server.
+//! A missing row also counts as a failover: the replica may lack it. Only the process that makes
+//! the table writes its server's name without a jump, and only if the database had no other table
+//! of Leaf. If it had one, the guard's table was lost, and with it the name of the last server.
 //!
-//! Nodes may be configured with different margins. Row 3 of the table holds the greatest, and a jump
-//! uses that one. Each node compares its own margin with row 3 once in each refresh, and after
-//! a jump, and writes its own there if it is greater.
+//! Nodes may be configured with different margins. Row 3 of the table holds the greatest margin,
+//! and a jump uses that. Once in each refresh, and after a jump, each node compares its own margin
+//! with row 3, and writes it there if it is greater.
 //!
-//! Statements differ by [`Dialect`]; here is whether the guard is on, and the jump: one task of a
-//! process jumps at a time. It goes on after its caller's deadline, for at most a minute.
+//! Each [`Dialect`] has its own statements. This file decides whether the guard is on, and carries
+//! out the jump. One task of a process jumps at a time; it goes on after its caller's deadline, for
+//! at most a minute.
 
 use std::io;
 use std::sync::Arc;
@@ -34,20 +36,20 @@ use super::values::{Cells, Column, Value};
 
 /// How long a jump may take: it writes every tag.
 const JUMP: Duration = Duration::from_secs(60);
-/// How often the margin is written while others write theirs.
+/// How often a write of the margin is tried if other nodes write theirs at the same time.
 const MARGIN_TRIES: u32 = 5;
-/// A jump is at least so many of a tag's own steps.
+/// Least size of a jump, in steps of the tag, for a tag without its own margin.
 const STEPS: i64 = 10;
 
-/// No connection has looked yet.
+/// No connection has checked the guard's table yet.
 const UNKNOWN: u8 = 0;
-/// `leaf_guard` is there and usable: stays so until the process ends.
+/// `leaf_guard` exists and is usable. This state stays until the process ends.
 const ON: u8 = 1;
 /// `leaf_guard` is missing, or this user may not change it.
 const NO_TABLE: u8 = 2;
-/// The server does not tell who it is.
+/// The server does not reveal its identity.
 const NO_SERVER_NAME: u8 = 3;
-/// Added to `NO_TABLE` or `NO_SERVER_NAME` once the log has told it.
+/// Added to `NO_TABLE` or `NO_SERVER_NAME` once the reason was logged.
 const LOGGED: u8 = 4;
 
 const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: table \
@@ -56,25 +58,26 @@ const NO_TABLE_TEXT: &str = "the failover guard is off, so that a failover may r
 const NO_SERVER_NAME_TEXT: &str = "the failover guard is off, so that a failover may repeat ids: this server does not tell \
      this user its identity, by which a failover would be noticed; set segment.failover_guard = false if it cannot fail over";
 
-/// The failover guard of one store: its margin; whether it is on, which it stays once a connection
-/// found it usable, or why it is off; and the lock of the jump.
+/// The failover guard of one store: its margin, its state, and the lock of the jump. The state is
+/// on, and stays so, once a connection found the guard usable; before that, it is the reason why
+/// the guard is off.
 #[derive(Debug)]
 pub(crate) struct FailoverGuard {
     /// The configured margin; `None` where the guard is switched off.
     margin: Option<i64>,
-    /// `ON` once any connection found the guard usable. Until then why the last one did not, and
-    /// whether the log has told it.
+    /// `ON` once any connection found the guard usable. Until then, the reason why the last
+    /// connection did not, and whether this was logged.
     state: AtomicU8,
     /// Held by the task that jumps.
     jumping: Arc<Mutex<()>>,
 }
 
-/// What a connection found.
+/// What a connection found out about the guard's table and its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GuardTable {
     /// The table is there, and the server has a name.
     Usable,
-    /// There is no table, or this user has not the rights on it.
+    /// The table is missing, or this user does not have the rights on it.
     Missing,
     /// The server does not tell its name.
     NoServerName,
@@ -90,7 +93,7 @@ const fn why_off(state: u8) -> Option<&'static str> {
 }
 
 impl FailoverGuard {
-    /// A guard that jumps by `margin`; `None`: never on.
+    /// Makes a guard that jumps by `margin`; with `None` it is never on.
     pub(crate) fn new(margin: Option<i64>) -> Self {
         Self { margin, state: AtomicU8::new(UNKNOWN), jumping: Arc::default() }
     }
@@ -100,7 +103,7 @@ impl FailoverGuard {
         self.margin
     }
 
-    /// By how much every tag jumps; `None` while the guard is off.
+    /// By how much every tag jumps; `None` while the guard is off. Logs, once, why it is off.
     pub(crate) fn active_margin(&self) -> Option<i64> {
         let order = Ordering::Relaxed;
         let state = self.state.load(order);
@@ -112,7 +115,7 @@ impl FailoverGuard {
         self.margin.filter(|_| self.state.load(order) == ON)
     }
 
-    /// What an operator should know while it is off although it is wanted.
+    /// Why the guard is off although a margin is configured, for an operator; else `None`.
     pub(crate) fn risk(&self) -> Option<String> {
         let why = why_off(self.state.load(Ordering::Relaxed));
         why.filter(|_| self.margin.is_some()).map(String::from)
@@ -123,8 +126,8 @@ impl FailoverGuard {
         let order = Ordering::Relaxed;
         match found {
             GuardTable::Usable => self.state.store(ON, order),
-            // Once on it stays on: a replica that was promoted may not have got the table yet; in
-            // that case nothing may be allocated from it.
+            // Once on, the guard stays on: a promoted replica may lack the table, and then nothing
+            // may be allocated from this replica.
             GuardTable::Missing => self.set_why_off(NO_TABLE),
             GuardTable::NoServerName => self.set_why_off(NO_SERVER_NAME),
         }
@@ -138,8 +141,8 @@ impl FailoverGuard {
         let _ = self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, off);
     }
 
-    /// Writes this node's margin into row 3 of `leaf_guard`, if it is greater than the one there. A
-    /// server that takes no writes is left as it is: nothing is allocated there either.
+    /// Writes this node's margin into row 3 of `leaf_guard` if it is greater than the stored one.
+    /// If the server refuses writes, nothing is written: nothing can be allocated there either.
     pub(crate) async fn store_margin<D: Dialect>(
         &self,
         connection: &mut Connection<D>,
@@ -165,10 +168,10 @@ impl FailoverGuard {
     }
 
     /// Advances every tag by `margin` or more (those in strict order with few numbers by their own
-    /// margin), in a task of its own: a caller that leaves after its deadline does not undo it. If
-    /// a jump is under way already, waits for its end: that one may have been for the other table,
-    /// or may have failed, which the caller finds out when it allocates again. Tells whether this
-    /// call jumped.
+    /// margin). A task of its own does it, so that a caller that leaves after its deadline does not
+    /// undo it. If another jump is already under way, waits for its end and returns `false`: that
+    /// jump may have been for the other table, or may have failed; the caller finds out when it
+    /// allocates again. Returns `true` if this call jumped.
     pub(crate) async fn jump<D: Dialect>(
         self: &Arc<Self>,
         pool: Pool<D::Db>,
@@ -196,7 +199,7 @@ impl FailoverGuard {
     }
 }
 
-/// The greatest margin of any node, as it is stored; `None` where it is not.
+/// The greatest margin of any node, as the store has it; `None` if it has none.
 async fn stored_margin<D: Dialect>(
     connection: &mut Connection<D>,
 ) -> Result<Option<String>, sqlx::Error> {
@@ -206,13 +209,13 @@ async fn stored_margin<D: Dialect>(
     Ok(row.and_then(|mut row| row.text(0)))
 }
 
-/// The number of a stored margin; 0 where somebody has written something else.
+/// Parses a stored margin; 0 if the text is not a number.
 fn margin_of(stored: &str) -> i64 {
     stored.parse().unwrap_or(0)
 }
 
-/// Advances every tag, unless somebody else has done so meanwhile. Takes a connection of its own,
-/// which is not used again.
+/// Advances every tag, unless another node has done so since. Uses a connection of its own, which
+/// is closed afterwards.
 async fn jump<D: Dialect>(
     pool: Pool<D::Db>,
     guard: Arc<FailoverGuard>,
@@ -255,8 +258,8 @@ async fn jump<D: Dialect>(
     Ok(())
 }
 
-/// The most ids that the settings of any tag allow at once. The configured margin may not cover
-/// them.
+/// The most ids that one allocation of any tag may take by its settings. The configured margin may
+/// not cover so many.
 fn largest_amount(settings: Vec<Cells>) -> Result<i64, sqlx::Error> {
     let mut largest = 0;
     for mut row in settings {

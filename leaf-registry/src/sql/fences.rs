@@ -1,11 +1,11 @@
-//! The worker ids of every SQL database: the fence records, and who writes them.
+//! The worker ids of every SQL database: the fence records, and which server writes them.
 //!
-//! Invariant: a record is replaced only where nonce and text are still what was read, on the server
-//! that it was read from. Every write has a new nonce (the attempts of one claim share one), so a
-//! nonce does not come back when a row is deleted and made again. A node that meets another server
-//! than the last writer (`leaf_worker_guard`) records the time. Until every ceiling that the
-//! failover may have lost has passed, only a node whose state file proves that it held the worker
-//! id may claim it.
+//! Invariant: a record is replaced only if its nonce and text are still what was read, on the
+//! server that it was read from. Every write has a new nonce (the attempts of one claim share one),
+//! so a nonce does not come back when a row is deleted and made again. A node that is connected to
+//! another server than the last writer (`leaf_worker_guard`) records the time of this failover.
+//! Until every ceiling that the failover may have lost has passed, only a node whose state file
+//! proves that it held the worker id may claim it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::values::{Cells, Column, Value};
 use crate::worker_ids::translate;
 use crate::{Administration, Table};
 
-/// A node whose record was not written for so many report intervals is not alive.
+/// A node counts as dead if its record was not written for this many report intervals.
 const SILENT: u32 = 3;
 
 /// Statements that need the rights of a claim, and change no row.
@@ -46,8 +46,8 @@ const MIRROR_NOTHING: [&str; 2] = [
 
 /// The records of worker ids in an SQL database.
 ///
-/// `guard` never jumps here: it is for [`Dialect::identify_server`] alone, by which a connection
-/// knows its server's name, to be compared with `leaf_worker_guard`.
+/// `guard` never jumps here: it is only for [`Dialect::identify_server`], which gives a connection
+/// its server's name, to compare with `leaf_worker_guard`.
 #[derive(Debug)]
 pub(crate) struct SqlFences<D: Dialect> {
     connections: D::Connections,
@@ -89,9 +89,9 @@ impl<D: Dialect> SqlFences<D> {
     /// Returns `since`, the time of the last failover in Unix milliseconds; 0 if there was none. If
     /// another server wrote last and `purpose` is `Replace`, records this one as the writer.
     ///
-    /// Recording waits for a lock on the row of `leaf_worker_guard`, so that of several nodes that
-    /// meet the new server one records the time and the others read it. Tables that were made by
-    /// hand, and that nobody has used, get their first writer without a failover.
+    /// Recording waits for a lock on the row of `leaf_worker_guard`: if several nodes meet the new
+    /// server, one records the time and the others read it. In tables that were made by hand and
+    /// never used, the first writer is recorded without a failover.
     async fn find_or_record_failover(
         &self,
         connection: &mut Connection<D>,
@@ -163,16 +163,16 @@ impl<D: Dialect> SqlFences<D> {
     }
 }
 
-/// Who wrote last.
+/// The server that wrote last, as `leaf_worker_guard` names it.
 struct Writer {
     failed_over_at: i64,
-    /// What the server calls itself; empty where nobody has written.
+    /// The server's name; empty if nobody has written.
     name: String,
     /// Whether the recorded writer is the server that this connection is connected to.
     is_this_server: bool,
 }
 
-/// Reads who wrote last.
+/// Reads which server wrote last.
 async fn read_writer<D: Dialect>(
     connection: &mut Connection<D>,
     statement: &'static str,
@@ -202,8 +202,8 @@ pub(crate) async fn read<D: Dialect>(
 
 /// Writes a record, without a mirror, if the stored one is still what was read.
 ///
-/// One statement compares and writes. On a database server it also compares who writes now, and the
-/// time of the last failover. So a claim that is based on what an old primary said cannot be
+/// One statement compares and writes. On a database server it also compares the recorded writer and
+/// the time of the last failover. So a claim that was decided on data of an old primary cannot be
 /// written on the new one.
 pub(crate) async fn replace<D: Dialect>(
     connection: &mut Connection<D>,
@@ -423,20 +423,20 @@ pub(crate) fn mirrored_ceiling(record: &WorkerRecord) -> i64 {
 struct LatestFailover(AtomicI64);
 
 impl LatestFailover {
-    /// Takes note of the `since` of a server, and tells whether the server is not outdated.
+    /// Records the `since` of a server; returns `false` if the server is outdated.
     fn note_and_check(&self, failed_over_at: i64) -> bool {
         self.0.fetch_max(failed_over_at, Ordering::SeqCst) <= failed_over_at
     }
 
-    /// The least `since` of a server that begins to write: this node's time, or 1 above the last
-    /// `since` where that is greater.
+    /// The least `since` for a server that becomes the writer: this node's time, or the greatest
+    /// `since` seen plus 1, whichever is later.
     fn next_since(&self, now: UnixMillis) -> i64 {
         let now = i64::try_from(now.get()).unwrap_or(i64::MAX);
         now.max(self.0.load(Ordering::SeqCst) + 1)
     }
 }
 
-/// The nodes of records that were written lately.
+/// The nodes that hold worker ids, from records that were written lately.
 fn peers(records: Vec<String>) -> Vec<Peer> {
     let peer = |record: String| match RecordState::decode(record.as_bytes()) {
         RecordState::Written(record) if record.fence.state == FenceState::Held => {

@@ -1,9 +1,9 @@
 //! Changes of one record, decided on while its row is locked.
 //!
-//! Invariant: nobody else changes a record, or its settings, between the moment when it is read here
-//! and the end of the transaction, since every change locks the tag's row first. So the record that
-//! a change was decided on is the record that it is written over. And when a tag is sealed, the
-//! `max_id` that is returned is the end of the last range that anybody was granted.
+//! Invariant: nobody else changes a record, or its settings, between the moment when it is read
+//! here and the end of the transaction, since every change locks the tag's row first. So a change
+//! overwrites exactly the record that it was decided on. And when a tag is sealed, the returned
+//! `max_id` is the end of the last range that anybody was granted.
 
 use std::time::Duration;
 
@@ -22,8 +22,7 @@ use super::store::{
 use super::values::Value;
 use crate::import::AFTER_FAILOVER;
 
-/// For how long a change is tried again after conflicts with others on other members of a Galera
-/// cluster.
+/// How long a change is retried after conflicts with changes on other members of a Galera cluster.
 const AGAIN_FOR: Duration = Duration::from_secs(10);
 /// The longest pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -37,13 +36,13 @@ pub(super) struct Locked {
     has_settings: bool,
 }
 
-/// What is done with a locked record.
+/// A change of a locked record.
 pub(super) trait Change<D: Dialect>: Send {
-    /// What the caller is told.
+    /// The result for the caller.
     type Done: Send;
 
-    /// Decides on the record, and writes it. Called once more after a conflict, when nothing is
-    /// left of the try before.
+    /// Decides on the record, and writes it. Called again after a conflict, which has undone
+    /// everything that the try before wrote.
     fn apply(
         &mut self,
         store: &SqlStore<D>,
@@ -51,7 +50,7 @@ pub(super) trait Change<D: Dialect>: Send {
         locked: &Locked,
     ) -> impl Future<Output = Result<Self::Done, WorkError>> + Send;
 
-    /// What was applied was undone, whole.
+    /// Called after everything that `apply` wrote was undone.
     fn undone(&mut self) {}
 }
 
@@ -95,7 +94,8 @@ fn only_generation_differs(a: &TagRecord, b: &TagRecord) -> bool {
     others(a) == others(b)
 }
 
-/// Sets `max_id` to `to` if it is `from`, in a record of this generation; tells whether it did.
+/// Sets `max_id` to `to` if it is `from` and the record has this generation; returns whether it
+/// did.
 struct ReplaceMaxId {
     generation: Option<TagGeneration>,
     from: i64,
@@ -117,12 +117,12 @@ impl<D: Dialect> Change<D> for ReplaceMaxId {
     }
 }
 
-/// Seals a record of this generation, and tells what `max_id` was; `None` where another server has
+/// Seals a record of this generation, and returns the `max_id` before; `None` if another server
 /// allocated last.
 struct Seal {
     generation: Option<TagGeneration>,
-    /// What `max_id` was. Set before the commit, so that it is known even if the commit's answer is
-    /// lost.
+    /// The `max_id` before the seal. Set before the commit, so that it is known even if the
+    /// commit's answer is lost.
     max_id: Option<i64>,
 }
 
@@ -158,8 +158,8 @@ impl<D: Dialect> Change<D> for Seal {
     }
 }
 
-/// Removes a sealed record of this generation. Of its settings it leaves what they remember of the
-/// seal.
+/// Removes a sealed record of this generation. Of the settings, only what they remember of the seal
+/// is kept.
 struct Delete {
     generation: Option<TagGeneration>,
 }
@@ -211,7 +211,8 @@ impl<D: Dialect> SqlStore<D> {
         self.change_locked("change", &update.seen.tag, &mut &*update).await
     }
 
-    /// Sets `max_id` to `to` if it is `from`, in a record of this generation; tells whether it did.
+    /// Sets `max_id` to `to` if it is `from` and the record has this generation; returns whether it
+    /// did.
     pub(super) async fn replace_locked(
         &self,
         tag: &Tag,
@@ -226,7 +227,7 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// Seals a tag and tells its last `max_id`.
+    /// Seals a tag and returns the `max_id` that it had.
     pub(super) async fn seal_locked(
         &self,
         tag: &Tag,
@@ -244,8 +245,8 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// Removes a sealed record of this generation. Of its settings it leaves what they remember of
-    /// the seal.
+    /// Removes a sealed record of this generation. Of the settings, only what they remember of the
+    /// seal is kept.
     pub(super) async fn delete_locked(
         &self,
         tag: &Tag,
@@ -271,8 +272,8 @@ impl<D: Dialect> SqlStore<D> {
         Ok(D::affected(&done) > 0)
     }
 
-    /// Locks a record, applies a change to it, and keeps that if it succeeded. After a conflict it
-    /// is tried again.
+    /// Locks a record, applies a change to it, and commits if that succeeded. Tries again after a
+    /// conflict.
     pub(super) async fn change_locked<C: Change<D>>(
         &self,
         what: &str,

@@ -1,8 +1,8 @@
 //! Making a tag: its row, and its settings.
 //!
-//! Invariant: one transaction makes both, or nothing. Two processes that make one name wait for each
-//! other, and one of them is refused. A tag that could issue an id of a deleted one of its name is
-//! not made.
+//! Invariant: one transaction makes both, or nothing. Two processes that make a tag of the same
+//! name wait for each other, and one of them is refused. A tag is refused if it could issue an id
+//! of a deleted tag of its name.
 
 use leaf_segment::store::TagSettings;
 use leaf_segment::{NewTag, StoreErrorKind};
@@ -69,9 +69,9 @@ impl<D: Dialect> SqlStore<D> {
         Ok(Self::end(connection, "COMMIT").await?)
     }
 
-    /// Writes the settings of a tag whose row was just inserted, with its generation, unless it
-    /// could issue an id of a tag of its name that was deleted: then the transaction is undone.
-    /// Nobody else can write settings of this name now, since the row is locked.
+    /// Writes the settings, with the generation, of a tag whose row was just inserted. If the tag
+    /// could issue an id of a deleted tag of its name, undoes the transaction and refuses. Nobody
+    /// else can write settings of this name now, since the row is locked.
     async fn finish_tag(
         connection: &mut Connection<D>,
         new: &NewTag,
@@ -93,7 +93,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// The error of a user who may not write `leaf_sequence`, with the way out.
+/// Adds the remedy to the error of a user who may not write `leaf_sequence`.
 fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
     let forbidden = (D::ERRORS.is_absent)(&error) && !(D::ERRORS.is_missing_table)(&error);
     match forbidden {

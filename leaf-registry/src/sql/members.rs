@@ -1,9 +1,9 @@
 //! Making members of families.
 //!
-//! Invariant: one transaction locks the family's row, and copies it for every new member. So all who
-//! make members of a family wait for each other; and where the failover guard is on, the row was
-//! advanced before it is copied on another server than before: a member that the failover lost is
-//! not made again as it was.
+//! Invariant: one transaction locks the family's row, and copies it for every new member. So
+//! processes that make members of one family wait for each other. If the failover guard is on, and
+//! another server answers than before, the row is advanced before it is copied: a member that the
+//! failover lost is not made again with its old numbers.
 
 use leaf_core::{Clock as _, SystemClock, Tag, UnixMillis};
 use leaf_segment::store::{Member, MembersPlan, TagSettings};
@@ -17,13 +17,13 @@ use super::store::{
 };
 use super::values::{Column, Value};
 
-/// Makes those of these members that are not there.
+/// Makes those of these members that do not exist.
 struct MakeMembers<'a>(&'a [Tag]);
 
-/// What came of it.
+/// The outcome of [`MakeMembers`].
 enum Made {
     Members(Vec<Member>),
-    /// Another server has allocated last: jump by this margin first.
+    /// Another server allocated last: the guard must first jump by this margin.
     OtherServer(GuardStatements, i64),
 }
 
@@ -74,10 +74,11 @@ impl<D: Dialect> Change<D> for MakeMembers<'_> {
     }
 }
 
-/// Lets the locked row of a family whose numbers begin again, and that a failover advanced, enter the
-/// running period, as an allocation does with the row of a tag. What it must skip counts for that period
-/// and for no later one: else it would grow with each failover, and new members would begin behind the
-/// end. The period is the one that the clocks of the server and of this host agree on.
+/// Moves the locked row of a family with periods into the running period, if a failover has
+/// advanced the family. (For the row of a tag, an allocation does the same.) The numbers to skip
+/// then count for this period and for no later one: otherwise they would add up with each failover,
+/// until new members begin behind the end of the period. The running period is the one that the
+/// clocks of the server and of this host agree on.
 async fn enter_period<D: Dialect>(
     connection: &mut Connection<D>,
     locked: &Locked,
@@ -105,15 +106,15 @@ async fn enter_period<D: Dialect>(
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Makes those of these members that are not there.
+    /// Makes those of these members that do not exist.
     pub(super) async fn make_members(
         &self,
         family: &Tag,
         members: &[Tag],
     ) -> Result<Vec<Member>, StoreError> {
         match self.make_together(family, members).await {
-            // The collation of a table takes one of the names for another one, or somebody has made
-            // a tag of this name just now.
+            // The table's collation treats one of the names as equal to another, or somebody has
+            // just made a tag of one of these names.
             Err(error) if *error.kind() == StoreErrorKind::TagExists => {}
             made => return made,
         }

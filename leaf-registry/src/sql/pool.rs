@@ -1,19 +1,19 @@
-//! The open connections to a database that nobody uses at the moment.
+//! A pool of the idle connections to a database.
 //!
 //! Invariant: there are never more connections than the driver's pool allows. Each caller waits for
 //! one of that many permits first. A connection goes back only through [`Checkout::give_back`]; any
 //! other end of a [`Checkout`] closes it.
 //!
-//! The driver's pool opens connections, and counts them. It is not given them back: it would ask
-//! the server after each use whether it still answers, on a task of its own, so that the next
-//! statement finds no connection and opens another one; and it takes the connections in turn, so
-//! that after a rush it keeps them all for ever, in each of a thousand nodes. Here the one that was
-//! used last is used next, and the others leave.
+//! The driver's pool only opens and counts connections; a connection never goes back to it. It
+//! would test each returned connection in a task of its own, so that the next statement finds no
+//! idle connection and opens another one; and it uses the connections in rotation, so that after a
+//! burst it keeps all of them open for ever, in each of a thousand nodes. This pool uses the
+//! connection next that was used last, and closes those that stay idle.
 //!
-//! A server that has no connection left for this process is asked again after pauses of a random
-//! length, since other nodes may want one, too; meanwhile the connections that are here serve in
-//! turn. So they do while a new one takes long: the driver for PostgreSQL asks such a server again by
-//! itself, until its time is over.
+//! If the server has reached its limit of connections, the pool tries again after random pauses,
+//! since other nodes may also be waiting; meanwhile the caller takes a connection that another
+//! caller returns. The caller also does so while opening takes long: the PostgreSQL driver itself
+//! retries such a server until its timeout.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use sqlx::pool::PoolConnection;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a connection stays open without being used.
+/// A connection that was idle this long is closed when another one is returned.
 const KEPT: Duration = Duration::from_secs(10);
 /// A connection that takes longer to open is given up when another one is free.
 const OPENS_WITHIN: Duration = Duration::from_millis(100);
@@ -38,13 +38,13 @@ pub(crate) struct Pool<DB: Database>(Arc<Inner<DB>>);
 struct Inner<DB: Database> {
     /// Opens connections, and closes those that are beyond its limits.
     driver: sqlx::Pool<DB>,
-    /// Whether the server had no connection left.
+    /// Whether an error says that the server has no connection left.
     has_none_left: fn(&sqlx::Error) -> bool,
     /// One for each connection that may be in use.
     permits: Arc<Semaphore>,
-    /// The one that was used last is the last one; `None` once the pool is closed.
+    /// The idle connections, the last used one at the end; `None` once the pool is closed.
     idle: Mutex<Option<Vec<Idle<DB>>>>,
-    /// Told whenever one comes back.
+    /// Notified whenever a connection comes back.
     freed: Notify,
 }
 
@@ -55,7 +55,7 @@ struct Idle<DB: Database> {
 }
 
 impl<DB: Database> Pool<DB> {
-    /// A pool over the driver's, which nobody else may use.
+    /// Makes a pool on top of the driver's pool, which nothing else may use.
     pub(crate) fn new(driver: sqlx::Pool<DB>, has_none_left: fn(&sqlx::Error) -> bool) -> Self {
         let permits = Arc::new(Semaphore::new(driver.options().get_max_connections() as usize));
         let idle = Mutex::new(Some(Vec::new()));
@@ -66,8 +66,8 @@ impl<DB: Database> Pool<DB> {
     /// Takes the connection that was used last, or opens one where the pool has room.
     ///
     /// # Errors
-    /// `PoolTimedOut` when there was none in time, `PoolClosed`; the error of the driver when
-    /// it could not open one, where the server had none left after several tries.
+    /// `PoolTimedOut` if there was no connection in time; `PoolClosed`; the driver's error if it
+    /// could not open a connection, or if the server had none left in any try until the timeout.
     pub(crate) async fn acquire(&self) -> Result<Checkout<DB>, sqlx::Error> {
         let patience = self.0.driver.options().get_acquire_timeout();
         let mut refused = None;
@@ -131,7 +131,8 @@ impl<DB: Database> fmt::Debug for Pool<DB> {
 }
 
 impl<DB: Database> Drop for Inner<DB> {
-    /// The driver would say goodbye to the server in a task; there may be no runtime here.
+    /// Closes the connections at once: the driver would close each in a task, and there may be no
+    /// runtime here.
     fn drop(&mut self) {
         let idle = self.idle.get_mut().ok().and_then(Option::take);
         for idle in idle.into_iter().flatten() {
@@ -145,7 +146,8 @@ impl<DB: Database> Inner<DB> {
         self.idle.lock().expect("no holder of this lock panics")
     }
 
-    /// Keeps a connection, unless it is too old. Returns those that leave.
+    /// Keeps a connection, unless it is too old or the pool is closed. Returns the connections to
+    /// close.
     fn keep(&self, connection: PoolConnection<DB>, opened: Instant) -> Vec<PoolConnection<DB>> {
         let now = Instant::now();
         let lifetime = self.driver.options().get_max_lifetime();
@@ -178,7 +180,8 @@ impl<DB: Database> Checkout<DB> {
         self.connection.as_mut().expect("taken out only by `give_back` and `drop`")
     }
 
-    /// Returns the connection to the pool: the server has answered, and nothing is left open.
+    /// Returns the connection to the pool. Only for a connection whose server has answered, with
+    /// nothing left open on it.
     pub(crate) fn give_back(mut self) {
         let Some(connection) = self.connection.take() else { return };
         for mut unneeded in self.pool.keep(connection, self.opened) {

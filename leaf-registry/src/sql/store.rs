@@ -1,15 +1,15 @@
 //! The segment store of every SQL database.
 //!
-//! Invariant: an allocation is one statement, and its range is computed from the value that this
-//! statement answered and the amount that this caller added, once the change is durable. Nothing is
-//! read back, so nobody else's value can be mistaken for one's own: a Java Leaf may write the same
-//! row at the same time.
+//! Invariant: an allocation is one statement. Its range is computed from the value that this
+//! statement returned and the amount that this caller added, once the change is durable. No second
+//! statement reads the value back: a Java Leaf may write the same row at the same time, and its
+//! value must not be mistaken for that of this allocation.
 //!
-//! Plain tags stand in `leaf_alloc`, all others in `leaf_sequence`, and a name in one of the two
-//! only: whoever makes a tag inserts its name into `leaf_sequence` first, which locks the name, and
-//! checks the other table in the same transaction. For a plain tag the row in `leaf_sequence` is
-//! deleted again before the transaction ends. Whoever writes `leaf_alloc` by hand can break that; a
-//! name that is found twice yields no ids.
+//! A plain tag is in `leaf_alloc`, every other tag in `leaf_sequence`, and no name is in both. The
+//! transaction that makes a tag inserts the name into `leaf_sequence` first, which locks the name,
+//! and then checks the other table. For a plain tag, it deletes the row in `leaf_sequence` again
+//! before it ends. A user who writes `leaf_alloc` by hand can break that rule; a name that is found
+//! in both tables yields no ids.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::admin::EndedTag;
-use leaf_segment::meaning::MeaningError;
 use leaf_segment::store::{
     Expected, MOST_RECORDS, Member, SealError, StoreFuture, TagCursor, TagGeneration, TagPage,
     TagSettings, TagSettingsError, TagUpdate,
@@ -26,6 +25,7 @@ use leaf_segment::store::{
 use leaf_segment::{
     NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
 };
+use leaf_shape::MeaningError;
 
 use super::connections::{
     Access, Connections, WorkError, empty_if_absent, explain_missing_column,
@@ -37,7 +37,7 @@ use super::together::Together;
 use super::values::{Cells, Column, Value};
 use crate::record;
 
-/// How often an allocation is tried while others change the record or the guard.
+/// How often an allocation is tried if others change the record or the guard at the same time.
 pub(super) const TRIES: usize = 3;
 
 /// Tag, `max_id`, step, description.
@@ -63,17 +63,17 @@ pub(crate) struct SqlStore<D: Dialect> {
     pub(super) together: Together,
 }
 
-/// A table that older databases, and users with few rights, do not have. Once rows were read from a
-/// table, it is no longer taken for empty when it cannot be read: that would look as if its tags
-/// were deleted or, of `leaf_tag_settings`, as if a tag had no slice and could use the ids of
-/// others.
+/// A table that is missing in older databases, or that a user with few rights may not read. It then
+/// counts as empty, unless this process has read rows from it before: an empty table would look as
+/// if its tags were deleted or, for `leaf_tag_settings`, as if a tag had no slice and could use the
+/// ids of others.
 #[derive(Debug, Default)]
 struct OptionalTable {
     had_rows: AtomicBool,
 }
 
 impl OptionalTable {
-    /// The rows of a read: none where the table is absent and never had any.
+    /// The rows of a read; no rows if the table is absent and never had any.
     fn rows<D: Dialect>(
         &self,
         read: Result<Vec<Cells>, sqlx::Error>,
@@ -94,15 +94,16 @@ enum Wanted<'a> {
     Several(&'a [Tag]),
 }
 
-/// What one try of an allocation came to.
+/// The outcome of one try of an allocation.
 #[derive(Debug)]
 pub(super) enum Tried {
     /// The new `max_id`.
     Granted(i64),
-    /// Nothing in the record forbids it: somebody has changed it meanwhile.
+    /// No row was changed, but nothing in the record forbids the allocation: another writer was
+    /// faster. Try again.
     Again,
-    /// Another server has allocated last: jump by this margin first, and not on this connection,
-    /// which others may be waiting for.
+    /// Another server allocated last: the guard must first jump by this margin, but not on this
+    /// connection, for which others may be waiting.
     OtherServer(GuardStatements, i64),
 }
 
@@ -113,11 +114,11 @@ impl<D: Dialect> SqlStore<D> {
         Self { connections, guard, sequences, settings, together: Together::default() }
     }
 
-    /// Sets `max_id` from the end of `unused` to its start if nobody allocated since, in a record
-    /// of this generation; tells whether it did. One statement, since a stop gives the ids of many
-    /// tags back. No other change can come between what it compares and what it writes: a repair
-    /// moves `max_id` ([`TagUpdate::apply`]), and a tag that is made again has another row, whose
-    /// settings are written in the same transaction.
+    /// Gives ids back: sets `max_id` from the end of `unused` to its start if nobody has allocated
+    /// since, in a record of this generation; returns whether it did. This is one statement, since
+    /// a stop gives back the ids of many tags. No other change can come between its comparison and
+    /// its write: a repair moves `max_id` ([`TagUpdate::apply`]), and a tag that is made again has
+    /// another row, whose settings are written in the same transaction.
     async fn try_give_back(
         &self,
         connection: &mut Connection<D>,
@@ -171,9 +172,9 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// Translates the error of reading `leaf_tag_settings`. If that table is missing or forbidden,
-    /// but `leaf_sequence` can be read (`is_leafs`) or the failover guard is on, settings may exist
-    /// that are not known: the returned error then tells the operator to grant SELECT or to restore
-    /// the table.
+    /// but `leaf_sequence` can be read (`is_leafs`) or the failover guard is on, there may be
+    /// settings that this user cannot read: the returned error then tells the operator to grant
+    /// SELECT or to restore the table.
     pub(super) fn explain_settings(&self, error: sqlx::Error, is_leafs: bool) -> sqlx::Error {
         let absent = (D::ERRORS.is_absent)(&error);
         if !absent || !(is_leafs || self.guard.active_margin().is_some()) {
@@ -239,8 +240,8 @@ impl<D: Dialect> SqlStore<D> {
         })
     }
 
-    /// The records of one tag or of several. A name that is found in both tables may have been made
-    /// anew between the two readings: such an answer is read again.
+    /// Reads the records of one tag or of several. If a name is in both tables, reads once more:
+    /// the tag may have been deleted and made again between the reads of the two tables.
     async fn read(&self, wanted: Wanted<'_>) -> Result<Vec<TagRecord>, StoreError> {
         let records = self.read_once(wanted).await?;
         match records.iter().any(|record| record.meaning == Err(MeaningError::Twice)) {
@@ -279,7 +280,8 @@ impl<D: Dialect> SqlStore<D> {
         .await
     }
 
-    /// Advances every tag of a table after a failover; tells whether this task did it.
+    /// Advances every tag of a table after a failover; returns `false` if another task's jump was
+    /// under way.
     pub(super) async fn jump(
         &self,
         guard: GuardStatements,
@@ -293,8 +295,8 @@ impl<D: Dialect> SqlStore<D> {
         })
     }
 
-    /// The next `most` names in one of the two tables behind `after`, of those that begin with
-    /// `prefix` and, where a collation lists others among these, of others.
+    /// Reads from one of the two tables the next `most` names behind `after` that begin with
+    /// `prefix`. Where a collation sorts other names among these, it returns them, too.
     async fn names_after(
         &self,
         plain: bool,
@@ -326,7 +328,8 @@ impl<D: Dialect> SqlStore<D> {
     }
 }
 
-/// The first text behind all that begin with `prefix`; `None` for those that begin with nothing.
+/// The least text behind all texts that begin with `prefix`; `None` if `prefix` is empty, or its
+/// last character has no successor.
 fn behind(prefix: &str) -> Option<String> {
     let last = prefix.chars().next_back()?;
     let next = char::from_u32(u32::from(last) + 1)?;
@@ -344,13 +347,13 @@ pub(super) fn records(rows: Vec<Cells>, settings: HashMap<String, String>) -> Ve
     record::read(rows.into_iter().map(tag_row).collect(), settings)
 }
 
-/// What a row of settings remembers of the tag's last seal.
+/// What the settings of a tag record about its last seal.
 pub(super) fn ended_tag(mut settings: Vec<Cells>) -> Result<Option<EndedTag>, TagSettingsError> {
     let text = settings.pop().and_then(|mut row| row.text(1));
     text.map_or(Ok(None), |text| TagSettings::decode(&text).map(|settings| settings.ended))
 }
 
-/// A row of either table; that of `leaf_alloc` has no meaning.
+/// Converts a row of either table; a row of `leaf_alloc` has no meaning.
 fn tag_row(mut row: Cells) -> record::Row {
     record::Row {
         name: row.text(0).unwrap_or_default(),
@@ -425,8 +428,9 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
     fn try_allocating(&self) -> Option<StoreFuture<'_, ()>> {
         let operation = format!("try to allocate in {}", D::NAME);
         Some(Box::pin(run(&self.connections, Access::Write, operation, async |connection| {
-            // An update of no row: no tag has an empty name. Nobody needs a right on a table of
-            // sequences that has none; that of the guards is tried where a connection is made.
+            // These updates change no row: no tag has an empty name. `leaf_sequence` is tried only
+            // if it had rows, so that its rights are optional otherwise. The right on the guard's
+            // table is tried when a connection is made.
             let none = [Value::Int(0), Value::Tag(""), Value::Int(-1)];
             let sequence = self.sequences.had_rows.load(Ordering::Relaxed).then_some(D::SEQUENCE);
             for table in [Some(D::ALLOC), sequence].into_iter().flatten() {
@@ -447,7 +451,7 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
         })))
     }
 
-    /// SQLite also moves what is in its write-ahead log into the file.
+    /// Closes the connections. SQLite then also moves what is in its write-ahead log into the file.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.connections.pool().close())
     }
@@ -520,7 +524,8 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
         })
     }
 
-    /// Keeps the margin of the failover guard in the store, too.
+    /// Tries to read. Also writes this node's failover margin into the store if it is greater than
+    /// the stored one.
     fn try_reading(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
             self.records(&[]).await?;

@@ -1,8 +1,8 @@
-//! Allocations that share a transaction, where a commit costs more than what it writes: those that
-//! come while one is under way are the next one.
+//! Allocations that share a transaction, for a database where a commit costs more than the writes
+//! in it: the allocations that arrive during one transaction form the next one.
 //!
-//! Invariant: an allocation is answered only after the commit of its transaction has answered. Who
-//! has left before his turn gets none.
+//! Invariant: an allocation is answered only after its transaction's commit was answered. A caller
+//! that stopped waiting before its turn is granted nothing.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -18,10 +18,10 @@ use super::store::{SqlStore, Tried, operation};
 /// How many allocations share a transaction at most.
 const MOST: usize = 256;
 
-/// What waits for the next transaction.
+/// The allocations that wait for the next transaction.
 #[derive(Debug, Default)]
 pub(super) struct Together {
-    /// Whoever holds it allocates for all who wait.
+    /// The holder of this lock allocates for all callers that wait.
     turn: tokio::sync::Mutex<()>,
     waiting: Mutex<Vec<Waiting>>,
 }
@@ -39,7 +39,7 @@ impl Together {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes those who wait, but for those who have left.
+    /// Takes up to `MOST` waiting allocations, without those whose callers have stopped waiting.
     fn next(&self) -> Vec<Waiting> {
         let mut waiting = self.waiting();
         waiting.retain(|waiting| !waiting.answer.is_closed());
@@ -49,7 +49,7 @@ impl Together {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// One try of an allocation, in a transaction with those of others that wait.
+    /// Tries an allocation once, in one transaction with others that wait.
     pub(super) async fn try_together(
         &self,
         tag: &Tag,

@@ -1,6 +1,6 @@
 //! The parameters of a database's URL, above all those of TLS. A misspelt parameter must not
 //! silently turn certificate checks off: unknown parameters are refused, and so is a CA in a mode
-//! that does not verify the server. The error names a file of a certificate that is missing.
+//! that does not verify the server. If a certificate's file is missing, the error names the file.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ use url::Url;
 
 use crate::SettingError;
 
-/// How long a look at an address may take.
+/// Timeout of a test connection to an address.
 const LOOK: Duration = Duration::from_millis(400);
 
-/// Where a database listens, as the driver's options say it.
+/// What the driver's options say about a server.
 pub(crate) trait ServerOptions: FromStr<Err = sqlx::Error> {
     /// Host and port; `None` for a socket.
     fn address(&self) -> Option<Address>;
 
-    /// With another host.
+    /// These options with another host.
     fn at_host(self, host: &str) -> Self;
 
-    /// Whether a database is named.
+    /// Whether these options name a database.
     fn has_database(&self) -> bool;
 }
 
@@ -35,13 +35,13 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Whether a connection can be made.
+    /// Whether a TCP connection can be made.
     pub(crate) async fn is_reached(&self) -> bool {
         let connected = TcpStream::connect((&*self.host, self.port));
         tokio::time::timeout(LOOK, connected).await.is_ok_and(|connected| connected.is_ok())
     }
 
-    /// Why there was no connection in time, as far as another one tells.
+    /// Tries to connect once more, to explain why there was no connection in time.
     pub(crate) async fn why_no_connection(&self) -> String {
         let Self { host, port } = self;
         let at =
@@ -62,7 +62,7 @@ impl Address {
     }
 }
 
-/// The parameters that a kind of database takes in its URL, in the words of its own client.
+/// The parameters that a kind of database takes in its URL, named as in its own client.
 pub(crate) struct Parameters {
     /// Its name, for errors.
     pub(crate) database: &'static str,
@@ -72,7 +72,7 @@ pub(crate) struct Parameters {
     pub(crate) mode: &'static str,
     /// Its values.
     pub(crate) modes: &'static [&'static str],
-    /// Those that look at the server's certificate.
+    /// Those of `modes` that verify the server's certificate.
     pub(crate) verifying: &'static [&'static str],
     /// The parameter that names a file of trusted certificates.
     pub(crate) ca: &'static str,
@@ -139,10 +139,11 @@ impl Parameters {
         Ok(())
     }
 
-    /// Refuses a text that is no URL of this database, with the driver's options as `O`.
+    /// Checks that a text is a URL of this database, and returns it. `O` is the driver's type of
+    /// options.
     ///
     /// # Errors
-    /// Says how to write one, and never what was written.
+    /// The text says how to write a URL, and never repeats the given one.
     pub(crate) fn check_url<O: ServerOptions>(&self, url: &str) -> Result<String, SettingError> {
         self.check(url)?;
         let begins = url.split_once(':').is_some_and(|(_, rest)| rest.starts_with("//"));
@@ -164,8 +165,8 @@ impl Parameters {
             return Err(refused.because(why));
         }
         let options: O = url.parse().map_err(|error: sqlx::Error| refused.because(error))?;
-        // The driver takes an address of IPv6 with the brackets that it has in a URL, and looks for a
-        // host of that name.
+        // The driver keeps the brackets that an IPv6 address has in a URL, and would look up a host
+        // of that name.
         let bare = options.address().and_then(|Address { host, .. }| {
             Some(host.strip_prefix('[')?.strip_suffix(']')?.to_owned())
         });
@@ -175,7 +176,7 @@ impl Parameters {
         })
     }
 
-    /// Whether each file can be read. The driver would tell of a missing one only with the first
+    /// Checks that each file can be read. The driver would report a missing file only at the first
     /// connection.
     fn check_files(&self, url: &str) -> Result<(), String> {
         let Ok(url) = Url::parse(url) else { return Ok(()) };
@@ -191,7 +192,7 @@ impl Parameters {
     }
 }
 
-/// The host of a database, as its URL or a parameter names it; none for a socket.
+/// The host of a database, from its URL or a parameter; empty for a socket.
 pub(crate) fn hosts(url: &str) -> Vec<String> {
     let Ok(url) = Url::parse(url) else { return Vec::new() };
     let given = |name: &str| url.query_pairs().filter(|(key, _)| key == name).last();
@@ -200,7 +201,7 @@ pub(crate) fn hosts(url: &str) -> Vec<String> {
     }
     let named = given("host").map(|(_, host)| host.into_owned());
     let host = named.or_else(|| url.host_str().map(str::to_owned)).unwrap_or_default();
-    let is_socket = host.is_empty() || host.starts_with('/') || host.starts_with("%2F");
+    let is_socket = host.is_empty() || host.starts_with(['/', '%']);
     if is_socket { Vec::new() } else { vec![host] }
 }
 

@@ -16,11 +16,11 @@ pub(crate) enum Value<'a> {
     /// A tag, which is compared byte by byte. In MySQL it stands for two parameters: the text, for
     /// the index, and its bytes, since a collation would take `Order` for `order`.
     Tag(&'a str),
-    /// Several tags, at most [`MOST_RECORDS`](leaf_segment::store::MOST_RECORDS). In MySQL, whose
-    /// statements know no lists, it stands for that many parameters, the last tag again and again.
+    /// Several tags, at most [`MOST_RECORDS`](leaf_segment::store::MOST_RECORDS). MySQL has no list
+    /// parameters: there it stands for that many parameters, and the last tag is repeated.
     Tags(&'a [Tag]),
-    /// The names of several tags, as many as of `Tags`, to be made. In MySQL it stands for two
-    /// parameters: a text with a name in each line, and how many.
+    /// The names of tags to be made, at most as many as `Tags`. In MySQL it stands for two
+    /// parameters: a text with one name in each line, and the number of lines.
     Names(&'a [Tag]),
 }
 
@@ -60,8 +60,8 @@ impl Cells {
     }
 }
 
-/// Writes the methods of a dialect that run statements on one type of database. The expression says
-/// how a tag is bound to a query, the second one how several are, and the third one how names are.
+/// Writes the methods of a dialect that run statements on one type of database. The three
+/// expressions bind to a query one tag, several tags, and names.
 macro_rules! run_statements {
     ($database:ty, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr, |$rows:ident, $names:ident| $bind_names:expr) => {
         async fn execute(
@@ -127,8 +127,8 @@ macro_rules! run_statements {
     };
 }
 
-/// A statement with its parameters, bound in their order. Texts are cloned: the query outlives what
-/// it was made from.
+/// A statement with its parameters, bound in their order. Texts are cloned: the query outlives
+/// `$values`.
 macro_rules! bound {
     ($database:ty, $statement:expr, $values:expr, |$query:ident, $text:ident| $bind_tag:expr, |$many:ident, $tags:ident| $bind_tags:expr, |$rows:ident, $names:ident| $bind_names:expr) => {{
         let mut query = sqlx::query::<$database>($statement);

@@ -172,8 +172,8 @@ CREATE TABLE leaf_sequence (
         ", meaning, failover_margin",
         ", meaning",
         ", meaning, failover_margin) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        // One file does not fail over: nothing is skipped, and the third and fourth parameter are
-        // the first two.
+        // A file does not fail over, so nothing is skipped. The third and fourth parameter are the
+        // first two again.
         "MAX(max_id, ?4) + ?3",
         "biz_tag = ?5 AND step = ?6 AND max_id BETWEEN 0 AND ?7 AND meaning = ?8"
     );

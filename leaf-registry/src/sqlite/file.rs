@@ -1,14 +1,15 @@
 //! One SQLite file, for segments and for worker ids.
 //!
-//! Invariant: a write counts only after its commit has answered: COMMIT, or the end of the rows of
-//! a statement that is a transaction by itself. `UPDATE … RETURNING` fetched as one row reports
-//! success although the commit fails on a full disk. With WAL and `synchronous=FULL` an answered
-//! commit is on the disk.
+//! Invariant: a write counts only after its commit was answered: after COMMIT or, for a statement
+//! that is a transaction by itself, after the end of its rows. If `UPDATE … RETURNING` is fetched
+//! as one row, it reports success although the commit fails on a full disk. With WAL and
+//! `synchronous=FULL` an answered commit is on the disk.
 //!
-//! SQLite goes on in a file that was removed or renamed, while the next process opens what is at
-//! the path by then: each would grant what the other grants. So nothing counts unless the paths of
-//! the file and of its write-ahead log still lead to those that were opened. Nor if the file has a
-//! second name: whoever opens it there keeps another log, and neither sees what the other commits.
+//! SQLite continues to use a file that was removed or renamed, while the next process opens another
+//! file at the same path: both would grant the same ids. So nothing counts unless the paths of the
+//! file and of its write-ahead log still lead to the files that were opened. Nothing counts either
+//! if the file has a second name: a process that opens it by that name uses another log, and
+//! neither process sees what the other commits.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -36,15 +37,15 @@ pub(crate) struct SqliteFile {
     /// The identity of the file that was opened. It is read without opening the file again: to
     /// close a second descriptor would end the process's locks on it.
     identity: FileId,
-    /// Where the write-ahead log is: SQLite makes it beside the file itself, where `path` is a
-    /// symbolic link.
+    /// The path of the write-ahead log. SQLite makes the log beside the file itself, even if `path`
+    /// is a symbolic link to the file.
     log_path: PathBuf,
     /// The identity of the write-ahead log that the connection uses, once it was seen.
     log: Arc<Mutex<Option<FileId>>>,
 }
 
-/// Whether something is mounted at this path itself: one file that is shared under another name.
-/// `false` where the system does not tell (Linux before 5.8).
+/// Whether `path` itself is a mount point: then its file is shared under another name. `false`
+/// where the system does not tell (Linux before 5.8).
 fn is_mount(path: &Path) -> bool {
     #[cfg(target_os = "linux")]
     {
@@ -60,7 +61,7 @@ fn is_mount(path: &Path) -> bool {
 /// system has it.
 type FileId = (u64, u64, Option<SystemTime>);
 
-/// The identity of what is at `path`, and how many names it has; `None` where nothing is.
+/// The identity of the file at `path`, and how many names it has; `None` if there is no file.
 fn identity(path: &Path) -> std::io::Result<Option<(FileId, u64)>> {
     match std::fs::metadata(path) {
         Ok(found) => {
@@ -87,7 +88,10 @@ impl SqliteFile {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
-            .busy_timeout(BUSY_TIMEOUT);
+            .busy_timeout(BUSY_TIMEOUT)
+            // 512 KiB instead of 2 MiB: an allocation touches a few pages, and a long list of tags
+            // is read through the system's cache.
+            .pragma("cache_size", "-512");
         let log = Arc::<Mutex<Option<FileId>>>::default();
         let log_in_use = Arc::clone(&log);
         let pool = SqlitePoolOptions::new()
@@ -122,9 +126,9 @@ impl SqliteFile {
         })
     }
 
-    /// Refuses what was read, written or is to be written, unless the paths still lead to what was
-    /// opened. Call it while the connection is held and after a statement has run on it: the
-    /// connection then has the log open, so that nobody else removes it.
+    /// Refuses the result of the work unless the paths still lead to the files that were opened.
+    /// Call it while the connection is held and after a statement has run on it: the connection
+    /// then has the log open, so that nobody else removes the log.
     fn check_in_place(&self) -> Result<(), StoreErrorKind> {
         self.check_file()?;
         let found = identity(&self.log_path).map_err(|_| StoreErrorKind::Unavailable)?;
@@ -137,7 +141,7 @@ impl SqliteFile {
         Ok(())
     }
 
-    /// Whether the file is still the one that was opened.
+    /// Checks that the file is still the one that was opened, and has no second name.
     fn check_file(&self) -> Result<(), StoreErrorKind> {
         match identity(&self.path) {
             Ok(Some((found, 0..=1))) if found == self.identity => Ok(()),
@@ -160,9 +164,9 @@ impl Connections for SqliteFile {
         &self.pool
     }
 
-    /// Work of several statements runs inside `BEGIN IMMEDIATE … COMMIT`. A single statement does
-    /// without: each of the two is another trip to SQLite's thread, and a tag in strict order would
-    /// pay both with every request.
+    /// Work of several statements runs inside `BEGIN IMMEDIATE … COMMIT`. A single statement runs
+    /// without these two: each costs another trip to SQLite's thread, and a tag in strict order
+    /// would pay both with every request.
     async fn begin(&self, access: Access) -> Result<Checkout<Sqlite>, sqlx::Error> {
         let mut checkout = self.pool.acquire().await?;
         if in_transaction(access) {

@@ -46,12 +46,12 @@ pub(crate) const BACKEND: Backend = Backend {
     },
 };
 
-/// What stands behind the scheme.
+/// The part of the URL behind `sqlite:`.
 fn path(url: &str) -> Option<&str> {
     url.strip_prefix("sqlite:")
 }
 
-/// The file; a relative path counts from `data_dir`.
+/// The path of the file; a relative path in the URL counts from `data_dir`.
 fn at(data_dir: &Path, url: &str) -> PathBuf {
     data_dir.join(path(url).unwrap_or_default())
 }
@@ -61,8 +61,8 @@ async fn store(path: &Path) -> Result<SqlStore<Sqlite>, StoreError> {
     Ok(SqlStore::new(SqliteFile::open(path).await?, Arc::new(FailoverGuard::new(None))))
 }
 
-/// Worker ids in a file, which is made where it does not exist. No failover loses a write; a file
-/// that is put back from a copy does, see docs/registries.md.
+/// Worker ids in a file, which is made if it does not exist. There is no failover that could lose a
+/// write; but to restore the file from a copy loses writes, see docs/registries.md.
 async fn fences(path: &Path, report_interval: Duration) -> Result<SqlFences<Sqlite>, StoreError> {
     let guard = Arc::new(FailoverGuard::new(None));
     let file = SqliteFile::open(path).await?;

@@ -1,8 +1,8 @@
 //! The znode `forever/{ip}:{port}-NNNNNNNNNN` of the original Java Leaf.
 //!
-//! Its number, given out by ZooKeeper, is the worker id. Its content is JSON of exactly three
-//! fields; the Java reader fails on any other. Ours has the ceiling in `timestamp`, and 0 until
-//! there is a fence.
+//! ZooKeeper assigns the number, which is the worker id. The content is JSON of exactly three
+//! fields; the Java reader fails on any other field. Leaf writes the ceiling into `timestamp`, and
+//! 0 before there is a fence.
 
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{Identity, JavaMirror, JavaReport, RegistryErrorKind, WorkerRecord};
@@ -24,7 +24,7 @@ pub(super) fn content(who: &Identity, timestamp: u64) -> Vec<u8> {
     serde_json::to_vec(&endpoint).expect("texts and a number serialize")
 }
 
-/// What the mirror of a record says.
+/// The content of the mirror of a record.
 pub(super) fn of(record: &WorkerRecord) -> Vec<u8> {
     content(&record.holder, record.fence.ceiling.get())
 }
@@ -48,7 +48,7 @@ pub(super) fn judge(
     Ok(JavaMirror::Java(JavaReport { holder: holder.into(), at }))
 }
 
-/// Identity and worker id in the name of a znode.
+/// Reads identity and worker id from the name of a znode.
 pub(super) fn parse(name: &str) -> Option<(&str, WorkerId)> {
     let (who, number) = name.rsplit_once('-')?;
     Some((who, WorkerId::new(number.parse().ok()?)))
@@ -59,8 +59,8 @@ pub(super) fn name(who: &Identity, worker: WorkerId) -> String {
     format!("{who}-{:010}", worker.get())
 }
 
-/// Refuses a name that would stop every Java Leaf of the tree: it parses all that is behind the
-/// *first* '-' as the worker id.
+/// Refuses an identity with a '-', or without a port. A '-' would stop every Java Leaf of the tree:
+/// each parses everything behind the *first* '-' as the worker id.
 pub(super) fn check(who: &Identity) -> Result<(), RegistryErrorKind> {
     if who.as_str().contains('-') || !who.as_str().contains(':') {
         return Err(RegistryErrorKind::BadIdentity(format!(

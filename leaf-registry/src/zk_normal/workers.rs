@@ -1,6 +1,6 @@
-//! The worker registry `zk_normal`. Invariant: an identity gets a znode only if it has none that
-//! is not retired; a znode's number is used by that identity alone. If a creation gets no
-//! answer, the next listing shows whether the znode was made: within a session ZooKeeper never
+//! The worker registry `zk_normal`. Invariant: a znode is made for an identity only if the identity
+//! has none, or only retired ones; only that identity uses the znode's number. If a creation gets
+//! no answer, the next listing shows whether the znode was made: within a session ZooKeeper never
 //! carries out a request after a later one.
 
 use std::collections::BTreeMap;
@@ -71,9 +71,9 @@ impl ZkNormal {
         Ok(name)
     }
 
-    /// Makes the folder of the znodes where there is none, and uses up its number 0. A Java Leaf
-    /// that finds no folder takes worker id 0, whatever number its znode gets: if the folder is
-    /// made at that moment, no node of ours may get worker id 0, too.
+    /// Makes the folder of the znodes if there is none, and uses up its number 0. A Java Leaf that
+    /// finds no folder takes worker id 0, whatever number its znode gets. It may do so just before
+    /// Leaf makes the folder, so no node of Leaf may get worker id 0.
     async fn make_tree(&self, connected: &Connected) -> Result<(), Error> {
         connected.client.mkdir(&self.fences.root, &connected.persistent()).await?;
         // In one multi, so that nobody sees the folder before number 0 is used. Any child will do:

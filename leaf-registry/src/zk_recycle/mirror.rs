@@ -1,9 +1,9 @@
 //! The pools `recycle/notuse` and `recycle/inuse` of the community fork: a znode `workId:{N}` in
 //! one of them.
 //!
-//! The fork fills 0 to 1024, of which the last fits no ten bits; it moves a znode by deleting and
-//! creating it; a node of the fork that dies in between loses the znode. Ours has the ceiling in
-//! `lastUsedTimestamp`.
+//! The fork makes the znodes 0 to 1024, the last of which does not fit into ten bits. It moves a
+//! znode by deleting it and creating it again; a node of the fork that dies in between loses the
+//! znode. Leaf writes the ceiling into `lastUsedTimestamp`.
 
 use leaf_core::{UnixMillis, WorkerId};
 use leaf_snowflake::{FenceState, JavaMirror, JavaReport, WorkerRecord};
@@ -21,7 +21,7 @@ pub(super) const COUNT: u32 = 1024;
 struct Entry {
     work_id: u32,
     last_used_ip: Option<String>,
-    /// The fork's is a text; a number is taken as well.
+    /// The fork writes a text; a number is accepted, too.
     last_used_port: Option<Value>,
     /// Unix milliseconds. A Java Leaf writes its clock at its last report, Leaf the ceiling.
     last_used_timestamp: Option<u64>,
@@ -38,7 +38,7 @@ pub(super) fn unused(worker: WorkerId) -> Vec<u8> {
     encode(&Entry { work_id: worker.get(), last_used_ip, last_used_port, last_used_timestamp })
 }
 
-/// What the mirror of a record says.
+/// The content of the mirror of a record.
 pub(super) fn of(worker: WorkerId, record: &WorkerRecord) -> Vec<u8> {
     let who = record.holder.as_str();
     let (ip, port) = who.rsplit_once(':').unwrap_or((who, ""));

@@ -1,8 +1,8 @@
 //! The worker registry `zk_recycle`.
 //!
-//! Invariant: a worker id moves from pool to pool in one multi with its fence. One in neither pool
-//! is not touched until an operator repairs it. One that a Java Leaf held is not given out unless
-//! `adopt_java_ids` is set.
+//! Invariant: a worker id moves from pool to pool in the multi that also writes its fence. A worker
+//! id that is in neither pool is left alone until an operator repairs it. A worker id that a Java
+//! Leaf held is not given out unless `adopt_java_ids` is set.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -217,8 +217,8 @@ impl FenceStore for ZkRecycle {
             })
             .await?;
         if !written {
-            // Perhaps not another writer: a Java Leaf that died while it made the tree may have
-            // left out `inuse`. (Leaf makes `inuse` first.)
+            // A pool may be missing: a Java Leaf that died while it made the tree may have left out
+            // `inuse`. (Leaf makes `inuse` first.)
             let operation = "make the pools in ZooKeeper";
             let make = async |connected: &Connected| {
                 connected.client.mkdir(&self.pool(Pool::InUse), &connected.persistent()).await

@@ -9,7 +9,7 @@ pub(super) fn classify(operation: String, error: Error) -> RegistryError {
     RegistryError::new(kind(&error), operation).because(error)
 }
 
-/// What an error means for a registry. What is not known counts as unavailable: to try again is
+/// What an error means for a registry. An unknown error counts as unavailable: to try again is
 /// harmless.
 const fn kind(error: &Error) -> RegistryErrorKind {
     match error {

@@ -14,12 +14,12 @@ use super::liveness::Liveness;
 use super::{Connected, Session};
 use crate::worker_ids::worker_id;
 
-/// How many other clusters are named.
+/// How many names of other clusters are returned at most.
 const MOST_CLUSTERS: usize = 10;
 /// How many worker ids one request reads.
 const PAGE: usize = 100;
 
-/// Content and version.
+/// Content and version of a znode; `None` if the znode does not exist.
 pub(crate) type Znode = Option<(Vec<u8>, i32)>;
 
 /// The fences of a cluster.
@@ -54,7 +54,7 @@ impl Fences {
             .await
     }
 
-    /// The znode of a fence.
+    /// The path of a worker id's fence.
     pub(crate) fn path(&self, worker: WorkerId) -> String {
         format!("{}/fence/{worker}", self.root)
     }
@@ -65,7 +65,8 @@ impl Fences {
         Ok(names.iter().filter_map(|name| worker_id(name)).collect())
     }
 
-    /// For each worker id its fence and the znodes at `beside`, read at one moment.
+    /// For each worker id, its fence and the znodes at `beside`; those of one worker id are read at
+    /// one moment.
     pub(crate) async fn read<const N: usize>(
         &self,
         connected: &Connected,
@@ -100,8 +101,8 @@ impl Fences {
         Ok((fence, [(); N].map(|()| nodes.next().flatten())))
     }
 
-    /// Writes a fence, with what `mirror` adds to the multi; `false` when a version is not the one
-    /// that was read.
+    /// Writes a fence, together with what `mirror` adds to the multi; `false` if a version is no
+    /// longer the one that was read.
     pub(crate) async fn write(
         &self,
         worker: WorkerId,
@@ -149,12 +150,12 @@ impl Fences {
     }
 }
 
-/// A fence as its znode has it.
+/// Decodes the record in a fence's znode.
 pub(crate) fn recorded(znode: &Znode) -> RecordState {
     znode.as_ref().map_or(RecordState::Absent, |(content, _)| RecordState::decode(content))
 }
 
-/// The version to compare with.
+/// The version of a znode, for a write to compare; `None` if the znode does not exist.
 pub(crate) fn version(znode: &Znode) -> Option<i32> {
     znode.as_ref().map(|(_, version)| *version)
 }

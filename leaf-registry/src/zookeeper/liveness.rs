@@ -1,6 +1,6 @@
 //! Shows that this node is alive: an ephemeral znode, made again in every new session.
 //!
-//! Nothing but the comparison of clocks looks at it.
+//! Only the comparison of clocks reads this znode.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{Connected, Session};
 /// Deadline of one write.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The znode that shows this node, and the task that keeps it.
+/// The znode that shows that this node is alive, and the task that keeps the znode.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     session: Arc<Session>,
@@ -26,7 +26,7 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// Shows nothing yet.
+    /// Makes no znode yet: [`Self::announce`] does.
     pub(crate) const fn new(session: Arc<Session>, directory: String, interval: Duration) -> Self {
         Self { session, directory, interval, task: Mutex::new(None) }
     }
@@ -55,7 +55,7 @@ impl Liveness {
         *self.task() = Some((path, AbortOnDropHandle::new(task)));
     }
 
-    /// Takes it away.
+    /// Deletes this node's ephemeral znode.
     pub(crate) async fn withdraw(&self) {
         let Some((path, task)) = self.task().take() else { return };
         // Ends it first: it would make the znode again.
@@ -86,8 +86,8 @@ impl Liveness {
     }
 }
 
-/// Makes the znode, unless this session has it already. One of an earlier session is replaced: it
-/// vanishes when that session ends.
+/// Makes the znode, unless this session has made it already. A znode of an earlier session is
+/// replaced, since it vanishes when that session ends.
 async fn keep(
     connected: &Connected,
     directory: &str,

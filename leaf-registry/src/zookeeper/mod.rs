@@ -1,8 +1,8 @@
 //! What the ZooKeeper registries share (the session, the fences, who is alive), and the records of
 //! `ordinal` where they are kept in ZooKeeper.
 //!
-//! Under `/snowflake/{name}`, where the Java programs keep their trees, ours are `fence/{N}`,
-//! PERSISTENT and never deleted, and `temporary/{identity}`, EPHEMERAL.
+//! Leaf's own znodes are under `/snowflake/{name}`, where the Java programs keep their trees:
+//! `fence/{N}`, PERSISTENT and never deleted, and `temporary/{identity}`, EPHEMERAL.
 
 mod error;
 mod fences;

@@ -1,9 +1,9 @@
 //! The session with ZooKeeper.
 //!
-//! Within a session the server does what it is asked in order, also over a lost connection: a
-//! request without an answer takes effect before any later request, or never. A session that is
-//! over does not come back: the next request begins another. A session does not decide who holds a
-//! worker id, so nobody loses one when a session ends.
+//! Within a session the server executes requests in their order, also across a lost connection: a
+//! request without an answer takes effect before any later request, or never. When a session has
+//! ended, the next request begins another. A session does not decide who holds a worker id, so no
+//! node loses its worker id when its session ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use crate::host_list::HostList;
 /// How long the connection to one host may take.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Begun when it is first used, and anew after its end.
+/// A session with ZooKeeper, which begins when it is first used; after its end, the next use begins
+/// a new one.
 #[derive(Debug)]
 pub(crate) struct Session {
     servers: HostList,
@@ -85,9 +86,9 @@ impl Session {
         Ok(connected)
     }
 
-    /// Does `action` in the session.
+    /// Runs `action` in the session.
     ///
-    /// One attempt: who calls knows whether another one is harmless.
+    /// It runs once: only the caller knows whether a retry is harmless.
     pub(crate) async fn run<T>(
         &self,
         operation: &str,
@@ -102,17 +103,17 @@ impl Session {
 }
 
 impl Connected {
-    /// For znodes that stay.
+    /// Options for znodes that outlive the session.
     pub(crate) fn persistent(&self) -> CreateOptions<'static> {
         CreateMode::Persistent.with_acls(self.acls)
     }
 
-    /// For znodes that go with the session.
+    /// Options for znodes that end with the session.
     pub(crate) fn ephemeral(&self) -> CreateOptions<'static> {
         CreateMode::Ephemeral.with_acls(self.acls)
     }
 
-    /// For znodes that ZooKeeper numbers.
+    /// Options for znodes whose names ZooKeeper numbers.
     pub(crate) fn sequential(&self) -> CreateOptions<'static> {
         CreateMode::PersistentSequential.with_acls(self.acls)
     }

@@ -24,7 +24,7 @@ impl ZkWorkers {
     }
 }
 
-/// What is stored of a worker id. No Java Leaf looks at these.
+/// What is stored of a worker id. There is no mirror, since no Java Leaf reads these fences.
 fn found(fence: &Znode) -> Stored<Option<i32>> {
     Stored {
         record: recorded(fence),

@@ -1,5 +1,5 @@
-//! A database server that loses its last commits in a crash, and stays the same server: no guard
-//! sees that.
+//! A database server that loses its last commits in a crash. It restarts as the same server, so no
+//! failover guard can notice the loss.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::support::{create, next, open};
 /// How often the server crashes.
 const ROUNDS: usize = 5;
 
-/// G-35: a PostgreSQL that confirms commits before they are written is told to wait. As a control,
-/// what psql commits meanwhile is lost.
+/// G-35: on a PostgreSQL that confirms commits before they are written, Leaf sets its own commits
+/// to wait. As a control, commits of psql at the same time are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_postgres_that_confirms_too_early_loses_nothing_of_leafs() {
     let server = Arc::new(spawn_blocking(Postgres::start).await.unwrap());

@@ -8,7 +8,8 @@ use tokio::task::spawn_blocking;
 
 use crate::support::{Server, create, load, next, open, orders, overlaps, step};
 
-/// Somebody left a transaction open on the row: who gave up does not go on waiting in the server.
+/// Somebody left a transaction open that locks the row. A statement whose caller has given up must
+/// not go on waiting in the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_lock_uses_no_connections_up() {
     for server in Server::both().await {
@@ -78,7 +79,7 @@ async fn a_forgotten_lock_uses_no_connections_up() {
     }
 }
 
-/// G-15: a server that becomes read-only is a failure that passes.
+/// G-15: a server that becomes read-only is a temporary failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_only_server_is_waited_for() {
     let mysql = Arc::new(spawn_blocking(MariaDb::start).await.unwrap());
@@ -154,8 +155,8 @@ async fn killed_connections_yield_no_foreign_range() {
     assert!(aborted > 20, "{aborted}");
 }
 
-/// G-15: a server becomes read-only under load, and takes writes again: it costs time and nothing
-/// else.
+/// G-15: a server becomes read-only under load, and later accepts writes again: that costs time,
+/// but no ids are repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_read_only_for_a_while_costs_time() {
     let server = spawn_blocking(MariaDb::start).await.unwrap();

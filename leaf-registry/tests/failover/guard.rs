@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use leaf_core::Day;
 use leaf_core::Tag;
 use leaf_segment::NewTag;
 use leaf_segment::admin::{Confirm, TagAdmin, TagSpec};
-use leaf_segment::meaning::{KeyRing, Period};
 use leaf_segment::store::Expected;
+use leaf_shape::Day;
+use leaf_shape::Period;
+use leaf_shape::keys::KeyRing;
 use leaf_testkit::Edit as _;
 use leaf_testkit::all_tags;
 
 use crate::support::{Server, create, next, open, orders, step};
 
-/// A replica that was promoted before it got the guard's table.
+/// A replica was promoted before it had received the guard's table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_that_was_on_is_not_turned_off_by_a_table_that_is_gone() {
     for server in Server::both().await {
@@ -32,7 +33,7 @@ async fn a_guard_that_was_on_is_not_turned_off_by_a_table_that_is_gone() {
     }
 }
 
-/// A tag near the end of the ids is used up by a jump: it never wraps, never stays behind.
+/// A jump beyond the last id exhausts the tag. It neither wraps nor leaves the tag where it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_beyond_the_last_id_uses_the_tag_up() {
     for server in Server::both().await {
@@ -52,7 +53,7 @@ async fn a_jump_beyond_the_last_id_uses_the_tag_up() {
     }
 }
 
-/// The replica may not even have got the name of the first server.
+/// The replica may lack even the name of the server that allocated first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_was_lost_is_another_name() {
     for server in Server::both().await {
@@ -69,8 +70,8 @@ async fn a_name_that_was_lost_is_another_name() {
     }
 }
 
-/// The table of guards was lost, and with it the name of the last server: it is not made anew as if
-/// nothing had been.
+/// The guard's table was lost, and with it the name of the last server. When the table is made
+/// again, tags must jump.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_that_is_made_beside_used_tables_makes_tags_jump() {
     for server in Server::both().await {
@@ -86,8 +87,8 @@ async fn a_guard_that_is_made_beside_used_tables_makes_tags_jump() {
     }
 }
 
-/// G-25: ids that are given back after a failover, before anybody has allocated: the replica may lack
-/// what others were granted behind them.
+/// G-25: ids are given back after a failover, before anybody has allocated. The replica may lack
+/// later ranges that the old server granted to other nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_given_back_to_a_server_that_did_not_grant_it() {
     for server in Server::both().await {
@@ -102,8 +103,9 @@ async fn nothing_is_given_back_to_a_server_that_did_not_grant_it() {
     }
 }
 
-/// A member that the replica does not have is made again, and may not issue the ids of the one that
-/// was lost: whoever makes it is on the server that has allocated last, or jumps first.
+/// A failover loses the record of a member, and the member is made again. It must not issue the ids
+/// of the lost record: whoever makes it either is on the server that allocated last, or jumps
+/// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_a_failover_lost_is_made_behind_the_margin() {
     for server in Server::both().await {
@@ -148,8 +150,8 @@ async fn a_member_that_a_failover_lost_is_made_behind_the_margin() {
     }
 }
 
-/// What a family skips after failovers it skips in one period: else a family would have no numbers left
-/// for new members after ten of them.
+/// After a failover, new members of a family skip numbers, but only in the current period.
+/// Otherwise a family would have no numbers left for new members after ten failovers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failovers_of_former_periods_cost_new_members_nothing() {
     for server in Server::both().await {
@@ -216,8 +218,8 @@ async fn the_greatest_margin_of_any_node_counts() {
     }
 }
 
-/// The two tables of tags are guarded each by itself: whoever jumps with one leaves the other to
-/// those who may use it.
+/// The two tables of tags have separate guards: a node that jumps with the tags of one table leaves
+/// the tags of the other to a node that has the right to change them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sequences_have_a_guard_of_their_own() {
     for server in Server::both().await {
@@ -239,20 +241,20 @@ async fn sequences_have_a_guard_of_their_own() {
     }
 }
 
-/// A jump by the usual margin would use up a small tag, or a day and the days after it: such a row
-/// has one of its own.
+/// A jump by the usual margin would use up a small tag, or the numbers of a day and of the days
+/// after it. Such a tag has a smaller margin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_leaves_a_small_tag_most_of_its_numbers() {
     for server in Server::both().await {
         let store = open(&server.url(), Some(1_000_000)).await;
         create(&store).await;
         let daily = leaf_segment::admin::TagSpec {
-            reset: Some(leaf_segment::meaning::Period::Daily),
+            reset: Some(leaf_shape::Period::Daily),
             text: Some("{date:%Y%m%d}{n:05}".into()),
             ..leaf_segment::admin::TagSpec::default()
         };
         let daily =
-            daily.record(Tag::parse("daily").unwrap(), &leaf_segment::meaning::KeyRing::default());
+            daily.record(Tag::parse("daily").unwrap(), &leaf_shape::keys::KeyRing::default());
         let turns = NewTag::strict(Tag::parse("turns").unwrap());
         for new in [daily.unwrap(), turns] {
             store.store.create(&new).await.unwrap();
@@ -274,20 +276,20 @@ async fn a_jump_leaves_a_small_tag_most_of_its_numbers() {
     }
 }
 
-/// A failover may lose that a period has begun. Whoever begins it again there skips what may have
-/// been granted of it.
+/// A failover may lose the beginning of a period. The node that begins the period again on the new
+/// server skips the numbers that may have been granted in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
     for server in Server::both().await {
         let store = open(&server.url(), Some(1_000_000)).await;
         create(&store).await;
         let spec = leaf_segment::admin::TagSpec {
-            reset: Some(leaf_segment::meaning::Period::Daily),
+            reset: Some(leaf_shape::Period::Daily),
             text: Some("{date:%Y%m%d}{n:04}".into()),
             ..leaf_segment::admin::TagSpec::default()
         };
         let daily =
-            spec.record(Tag::parse("daily").unwrap(), &leaf_segment::meaning::KeyRing::default());
+            spec.record(Tag::parse("daily").unwrap(), &leaf_shape::keys::KeyRing::default());
         let daily = daily.unwrap();
         store.store.create(&daily).await.unwrap();
         let take = async |day: i64, count: i64| {
@@ -311,8 +313,8 @@ async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
     }
 }
 
-/// The table of sequences is made where the guard is older: nothing jumps, and a user with few
-/// rights gets ids.
+/// The table of sequences is created later than the guard's table. Nothing jumps, and a user with
+/// few rights gets ids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guard_of_a_new_table_begins_with_it() {
     for server in Server::both().await {
@@ -329,7 +331,8 @@ async fn the_guard_of_a_new_table_begins_with_it() {
     }
 }
 
-/// The margin is chosen for the usual steps; a tag may have a greater one of its own.
+/// The margin suits the usual steps. A tag with a greater step or `max_take` jumps by ten times
+/// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_covers_the_greatest_step() {
     for server in Server::both().await {
@@ -352,8 +355,8 @@ async fn a_jump_covers_the_greatest_step() {
     }
 }
 
-/// All tags of a node meet the failover at once: one of them jumps, and none is told that its ids
-/// are used up.
+/// All tags of a node meet the failover at once. They jump once, and no caller gets the error that
+/// the ids are used up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_who_meet_a_failover_jump_once() {
     for server in Server::both().await {
@@ -375,7 +378,7 @@ async fn many_who_meet_a_failover_jump_once() {
     }
 }
 
-/// A user with the rights that the Java Leaf needs, and the guard made by somebody else.
+/// A user has only the rights that the Java Leaf needs; somebody else made the guard's table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn few_rights_are_enough() {
     for server in Server::both().await {
@@ -409,7 +412,8 @@ async fn few_rights_are_enough() {
     }
 }
 
-/// A node that has read tags of other kinds, and loses the right to: they are not deleted.
+/// A node has read tags of other kinds, and then loses the right to read them. It must not take
+/// them for deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_do_not_go_with_the_right_to_read_them() {
     for server in Server::both().await {
@@ -435,7 +439,8 @@ async fn tags_do_not_go_with_the_right_to_read_them() {
     }
 }
 
-/// A server that does not tell who it is cannot be guarded: ids flow, and an operator is told.
+/// A server whose name the user may not read cannot be guarded. Ids flow, and an operator gets a
+/// warning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_a_name_is_a_risk_that_is_told() {
     let [_, server] = Server::both().await;
@@ -479,7 +484,7 @@ async fn an_import_that_the_guard_refuses_seals_nothing() {
     }
 }
 
-/// Whoever converts the schema's collations changes nothing.
+/// The guard works as before after somebody converts the schema's collations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_guard_holds_whatever_its_collation() {
     let [server, _] = Server::both().await;
@@ -493,8 +498,8 @@ async fn the_guard_holds_whatever_its_collation() {
     }
 }
 
-/// A tag that was deleted and made again where that was said to be safe; then a failover to a copy
-/// from before the deletion.
+/// A tag is deleted, and made again with the first id that the deletion named as safe. Then a
+/// failover leads to a copy from before the deletion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tag_made_again_does_not_start_where_a_failover_lands() {
     for server in Server::both().await {

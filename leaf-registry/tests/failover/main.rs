@@ -87,7 +87,8 @@ async fn a_node_that_met_the_standby_first_is_guarded_after_its_promotion() {
     assert_eq!(next(&*on_replica.store).await.start(), before.end() + 1_000_000);
 }
 
-/// The guard's row is the database's: a crash of the same server is no failover.
+/// The name in the guard's row is that of the database server: a crash of the same server is no
+/// failover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_of_the_same_server_jumps_nowhere() {
     let server = spawn_blocking(Postgres::start).await.unwrap();
@@ -115,8 +116,8 @@ async fn a_restart_of_the_same_server_jumps_nowhere() {
     assert_eq!(next(&*mysql.store).await.start(), 11);
 }
 
-/// G-03 and G-14 on Galera: no guard, a node killed under load, deadlocks retried as a whole. And
-/// the guard, where it is on, takes all nodes for one server.
+/// G-03 and G-14 on Galera, without the guard: a node is killed under load, and deadlocks are
+/// retried as a whole. With the guard on, all nodes count as one server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn galera_needs_no_guard() {
     let cluster = Arc::new(spawn_blocking(Galera::start).await.unwrap());
@@ -153,8 +154,8 @@ async fn galera_needs_no_guard() {
 
     assert!(ranges.len() > 50, "{}", ranges.len());
     assert!(!overlaps(&mut ranges));
-    // The guard's row has no name yet: the first jumps, and the other node finds its own name
-    // there.
+    // The guard's row has no name yet, so the first node jumps. The other node must find the same
+    // name, and not jump.
     let last = ranges.last().unwrap().end();
     let guarded = [open(&urls[1], Some(1_000_000)).await, open(&urls[2], Some(1_000_000)).await];
     for _ in 0..3 {

@@ -30,7 +30,7 @@ pub(crate) async fn create(store: &OpenStore) {
     store.store.create(&NewTag::new(orders(), step(10))).await.unwrap();
 }
 
-/// Waits until the tag that another node of the cluster made is on this one.
+/// Waits until a tag that was made on another node of the cluster has been replicated to this one.
 pub(crate) async fn has_arrived(store: &dyn TagStore) {
     let arrived = async {
         while all_tags(&*store).await.is_ok_and(|tags| tags.is_empty()) {
@@ -69,7 +69,7 @@ pub(crate) enum Server {
 
 /// A user of a database.
 pub(crate) struct User {
-    /// As statements name it.
+    /// The name in the form that SQL statements need.
     name: String,
     pub(crate) url: String,
 }
@@ -134,14 +134,15 @@ impl Server {
         self.sql(&format!("REVOKE {rights} ON {table} FROM {}", user.name)).await;
     }
 
-    /// Users of PostgreSQL go with their server: they have rights in a database that stays.
+    /// Drops a user of MariaDB. Users of PostgreSQL have rights in a database that stays, so they
+    /// remain until their server is removed.
     pub(crate) async fn drop_user(&self, user: User) {
         if self.is_mysql() {
             self.sql(&format!("DROP USER {}", user.name)).await;
         }
     }
 
-    /// As if another server had allocated last.
+    /// Changes the guard's row as if another server had allocated last.
     pub(crate) async fn another_server(&self) {
         self.sql("UPDATE leaf_guard SET server_uid = 'another'").await;
     }

@@ -1,4 +1,4 @@
-//! An etcd cluster that went back (it was restored from a snapshot), or is full.
+//! An etcd cluster that lost its last changes (it was restored from a snapshot), or is full.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use tokio::task::spawn_blocking;
 use crate::fixture::open;
 use crate::{create, refusal, step, tag};
 
-/// G-32: every process that has used the cluster notices at its next answer, whatever it asks and
-/// whoever asked before it; one that is started afterwards cannot.
+/// G-32: every process that has used the cluster notices the restore at its next answer, whatever
+/// it requests and whatever others requested before. A process that is started afterwards cannot
+/// notice it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_used_a_cluster_notices_that_it_went_back() {
     for same_token in [true, false] {
@@ -55,7 +56,7 @@ async fn whoever_used_a_cluster_notices_that_it_went_back() {
     }
 }
 
-/// A restart of all members and many requests at once are nothing special.
+/// A restart of all members, and many requests at once, must not look like a restore.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_only_restarts_has_not_gone_back() {
     let etcd = Arc::new(spawn_blocking(|| Etcd::start(3)).await.unwrap());

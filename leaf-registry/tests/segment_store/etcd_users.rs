@@ -36,7 +36,7 @@ async fn open_as(server: &Etcd, login: &str) -> OpenStore {
     open(&format!("etcd://{login}@{place}")).await
 }
 
-/// Who loses the right to read tags of other kinds has not lost the tags.
+/// A process that loses the right to read tags of other kinds must not take them for deleted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tags_do_not_go_with_the_right_to_read_them() {
     let server = etcd_with_users("users").await;
@@ -68,7 +68,7 @@ async fn a_login_that_is_refused_is_told_without_the_password() {
     }
 }
 
-/// A role that only reads is found by a request that writes nothing.
+/// A role without the right to write is detected by a request that writes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_right_to_write_is_told_by_what_changes_nothing() {
     let server = etcd_with_users("users").await;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use leaf_core::{IdRange, Tag};
 use leaf_segment::admin::{Confirm, TagAdmin, TagSpec};
-use leaf_segment::meaning::{KeyRing, Order, Period};
 use leaf_segment::store::{Expected, Family, TagCursor};
 use leaf_segment::{NewTag, StoreErrorKind, TagRecord, TagStore};
+use leaf_shape::keys::KeyRing;
+use leaf_shape::{Order, Period};
 
 use crate::fixture::Fixture;
 use crate::{create, refusal, step, tag};
@@ -50,7 +51,8 @@ async fn members(store: &dyn TagStore, family: &Tag) -> u32 {
     store.tag(family).await.unwrap().unwrap().settings.unwrap().family.unwrap().members
 }
 
-/// What a making returns is what the store has then, and what ids are made of.
+/// `make_members` returns the records as the store then has them, and ids are made according to
+/// them.
 pub(crate) async fn a_member_is_a_copy_of_its_family(f: Fixture) {
     for (family, spec) in specs() {
         let new = make(&*f.store, &family, &spec).await;
@@ -85,7 +87,7 @@ pub(crate) async fn a_member_is_a_copy_of_its_family(f: Fixture) {
     }
 }
 
-/// Sixteen makers, of several processes, of the same 300 names in other orders.
+/// Sixteen tasks on several stores make the same 300 members at once, in different orders.
 pub(crate) async fn makers_at_the_same_time_make_each_member_once(f: Fixture) {
     for (family, spec) in specs() {
         let new = make(&*f.store, &family, &spec).await;
@@ -174,7 +176,7 @@ pub(crate) async fn what_a_family_may_not_is_refused(f: Fixture) {
     }
 }
 
-/// Page by page, without those whose names only look alike.
+/// Lists members page by page, without tags whose names only look similar.
 pub(crate) async fn members_are_listed_by_their_family(f: Fixture) {
     for (family, spec) in specs() {
         make(&*f.store, &family, &spec).await;

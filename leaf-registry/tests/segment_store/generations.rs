@@ -1,10 +1,11 @@
-//! Repairs and tags that are made again: what was decided before changes nothing after.
+//! Repairs, and tags that are made again: a request that was based on the earlier record changes
+//! nothing.
 
 use leaf_core::IdRange;
 use leaf_segment::admin::{Confirm, EndedTag, TagAdmin};
-use leaf_segment::meaning::{Interleave, Meaning, Shape};
 use leaf_segment::store::{Expected, SEALED, TagGeneration, TagSettings, TagUpdate};
 use leaf_segment::{MemoryStore, NewTag, StoreErrorKind};
+use leaf_shape::{Interleave, Meaning, Shape};
 use leaf_testkit::Edit as _;
 use leaf_testkit::all_tags;
 
@@ -15,8 +16,9 @@ fn range(start: i64, end: i64) -> IdRange {
     IdRange::new(start, end).unwrap()
 }
 
-/// G-26, G-28: a repair that changes no number, a tag that is made again at the end of the last
-/// range, and one without a generation.
+/// G-26, G-28: ids of an earlier generation are not given back: after a repair that changes no
+/// number, after a tag was made again where its last range ended, and in a tag without a
+/// generation.
 pub(crate) async fn what_was_granted_before_a_repair_does_not_come_back(f: Fixture) {
     let orders = tag("orders");
     create(&*f.store, "orders", 10).await;
@@ -58,7 +60,8 @@ pub(crate) async fn what_was_granted_before_a_repair_does_not_come_back(f: Fixtu
     assert!(f.store.give_back(&sample, generation, granted).await.unwrap());
 }
 
-/// G-27: two operators, and requests that come late.
+/// G-27: two operators who change one record, and requests that arrive after the tag was made
+/// again.
 pub(crate) async fn a_change_is_written_only_over_the_record_that_it_was_decided_on(f: Fixture) {
     let orders = tag("orders");
     create(&*f.store, "orders", 10).await;
@@ -138,8 +141,8 @@ pub(crate) async fn a_deleted_tag_is_not_made_again_below_its_ids(f: Fixture) {
     assert_eq!(f.store.seal(&orders, generation).await.unwrap(), 9008);
     let deleted = admin.delete(&orders, Confirm::Yes).await.unwrap();
     assert_eq!(deleted.ended, Some(EndedTag { meaning: Meaning::PLAIN, next: 9008 }));
-    // A row that was made without Leaf, too low, lowers the memory of its name as little as an
-    // import that is broken off.
+    // Neither a row that was inserted by hand with a `max_id` that is too low, nor an import that
+    // was broken off, lowers the number that is remembered for a name.
     let ended = f.store.ended(&orders).await.unwrap();
     let settings = TagSettings { ended, ..TagSettings::default() };
     let unopened = NewTag { settings, ..new(Meaning::PLAIN, SEALED) };

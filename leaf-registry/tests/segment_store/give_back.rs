@@ -24,7 +24,7 @@ struct Node {
     issued: Arc<Issued>,
 }
 
-/// What all of them issued.
+/// What all nodes together issued.
 #[derive(Default)]
 struct Issued {
     ledger: Ledger,
@@ -78,8 +78,9 @@ impl Node {
     }
 }
 
-/// G-25: three nodes, two of them behind lines that break in every way; failovers that lose nothing
-/// (the guard's row is edited) and repairs. What went back is issued again, and by one.
+/// G-25: three nodes, two of them behind proxies that break connections in every way; failovers
+/// that lose nothing (only the guard's row is edited), and repairs. Ids that were given back are
+/// issued again, but once.
 pub(crate) async fn ids_that_are_given_back_under_faults_are_issued_once(f: Fixture) {
     create(&*f.store, "orders", 20).await;
     let issued = Arc::<Issued>::default();

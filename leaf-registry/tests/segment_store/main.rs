@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
-use leaf_segment::meaning::Meaning;
 use leaf_segment::store::{MOST_RECORDS, SEALED, TagCursor, TagSettings};
 use leaf_segment::{
     NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, StoreErrorKind, TagRecord, TagStore,
 };
+use leaf_shape::Meaning;
 use leaf_testkit::Edit as _;
 use leaf_testkit::{Etcd, Fault, MariaDb, Postgres, all_tags};
 
@@ -39,7 +39,7 @@ use generations::{
 };
 use give_back::ids_that_are_given_back_under_faults_are_issued_once;
 use sequences::{
-    a_key_is_replaced_once, a_name_is_in_one_of_the_two_places,
+    a_closed_tag_is_reopened, a_key_is_replaced_once, a_name_is_in_one_of_the_two_places,
     a_sequence_is_allocated_from_as_what_it_is, a_tag_is_made_with_its_settings,
     numbers_begin_and_end_where_they_shall, of_two_who_make_a_tag_at_once_one_succeeds,
     what_a_tag_means_is_never_guessed,
@@ -126,8 +126,8 @@ async fn sixteen_allocators_never_overlap(f: Fixture) {
     assert_eq!(max_id.cast_unsigned(), 1 + sum, "no id is lost when nothing failed");
 }
 
-/// G-01: allocations that come at the same time, which a store may commit together, have each its own
-/// answer, and who does not wait for his takes it from nobody.
+/// G-01: simultaneous allocations, which a store may commit together, each get their own answer. A
+/// caller that does not wait for its answer takes none from the others.
 async fn allocations_at_the_same_time_have_each_its_own_answer(f: Fixture) {
     const TAGS: usize = 300;
     let name = |i: usize| format!("tag-{i}");
@@ -253,7 +253,7 @@ async fn bad_rows_are_errors_of_their_tag_only(f: Fixture) {
     assert!(matches!(zero.step, Err(StepError { .. })));
 }
 
-/// Nobody reads all tags at once: some by name, or all page by page, each once.
+/// Tags are read by name, or page by page, each once. No request reads all tags.
 async fn tags_are_read_by_name_and_by_page(f: Fixture) {
     for i in 0..150 {
         create(&*f.store, &format!("plain/{i}"), 10).await;
@@ -312,7 +312,7 @@ async fn the_end_of_the_ids_is_an_error(f: Fixture) {
     assert_eq!(rest.end(), SEALED - 1);
 }
 
-/// G-16: once sealed no allocation, of whatever step or rate, takes another id.
+/// G-16: after the seal no allocation grants another id, whatever its amount.
 async fn a_sealed_tag_grants_nothing(f: Fixture) {
     create(&*f.store, "moved", 10).await;
     let range = f.store.allocate(&tag("moved"), step(10), step(10).into()).await.unwrap();
@@ -332,7 +332,7 @@ async fn a_sealed_tag_grants_nothing(f: Fixture) {
     assert!(f.store.tag(&tag("moved")).await.unwrap().unwrap().is_sealed());
 }
 
-/// G-16: a tag is sealed however busy it is, and all that was granted is below what it tells.
+/// G-16: a busy tag can be sealed, and every granted id is below the number that the seal returns.
 async fn a_busy_tag_is_sealed(f: Fixture) {
     create(&*f.store, "busy", 10).await;
     let grants = Arc::new(AtomicUsize::new(0));
@@ -393,7 +393,7 @@ async fn administration(f: Fixture) {
     assert_eq!(f.store.tag(&tag("orders")).await.unwrap(), None);
 }
 
-/// The next range, however often it takes, but not for ever.
+/// Allocates the next range; retries for 30 s at most.
 async fn patiently(store: &dyn TagStore) -> IdRange {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {
@@ -564,6 +564,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     settings_of_a_later_version_are_not_overruled,
     a_sequence_is_allocated_from_as_what_it_is,
     a_key_is_replaced_once,
+    a_closed_tag_is_reopened,
     a_tag_is_made_with_its_settings,
     numbers_begin_and_end_where_they_shall,
     a_name_is_in_one_of_the_two_places,
@@ -580,7 +581,7 @@ backends!(sqlite, mysql, postgres, etcd; {
     members_are_listed_by_their_family,
 });
 
-/// What only a server can do to its clients.
+/// Checks of faults that only a server can cause.
 mod server {
     backends!(mysql, postgres, etcd; {
         an_unclear_answer_is_an_error_and_a_gap,

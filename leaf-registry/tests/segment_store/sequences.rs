@@ -1,9 +1,11 @@
-//! Tags that are not plain: they stand in a place of their own, with their meaning.
+//! Tags that are not plain: the store keeps them in a separate table or prefix, with their meaning.
 
-use leaf_core::IdRange;
-use leaf_segment::meaning::{Meaning, MeaningError};
+use leaf_core::{IdRange, SystemClock};
+use leaf_segment::admin::{Confirm, Reopening, TagAdmin, TagSpec};
 use leaf_segment::store::{Expected, TagSettings, TagUpdate};
-use leaf_segment::{NewTag, StoreErrorKind};
+use leaf_segment::{NewTag, StoreErrorKind, TagRecord};
+use leaf_shape::keys::KeyRing;
+use leaf_shape::{Meaning, MeaningError, Period};
 use leaf_testkit::Edit as _;
 use leaf_testkit::all_tags;
 
@@ -85,7 +87,7 @@ pub(crate) async fn numbers_begin_and_end_where_they_shall(f: Fixture) {
     assert_eq!(f.store.allocate(&orders, one, step(10).into()).await.unwrap(), range(11, 12));
 }
 
-/// What a tag is made with stands beside it from its first moment.
+/// A new tag has its settings from the moment when it is made.
 pub(crate) async fn a_tag_is_made_with_its_settings(f: Fixture) {
     let settings = TagSettings::decode(
         r#"{"version":1,"enabled":true,"slice":"2/8","text":"O-{n}","time_zone":"Europe/Berlin"}"#,
@@ -107,8 +109,8 @@ pub(crate) async fn a_tag_is_made_with_its_settings(f: Fixture) {
     }
 }
 
-/// Another key: the meaning is replaced if it is what it was, and who knows the old one allocates
-/// no more.
+/// Another key: the meaning is replaced only if it is unchanged since it was read. A caller that
+/// has the old meaning cannot allocate any more.
 pub(crate) async fn a_key_is_replaced_once(f: Fixture) {
     let meaning = |key: u8| {
         let text = format!(
@@ -134,7 +136,32 @@ pub(crate) async fn a_key_is_replaced_once(f: Fixture) {
     assert_eq!(f.another().await.tag(&orders).await.unwrap().unwrap().meaning, Ok(new));
 }
 
-/// What an allocation from a sequence as from a plain tag is told.
+/// A reopening writes meaning, counter and settings at once. A caller with the old meaning cannot allocate any more.
+pub(crate) async fn a_closed_tag_is_reopened(f: Fixture) {
+    let spec = TagSpec { reset: Some(Period::Daily), ..TagSpec::default() };
+    let receipts = tag("receipts");
+    let new = spec.record(receipts.clone(), &KeyRing::default()).unwrap();
+    f.store.create(&new).await.unwrap();
+    let admin = TagAdmin::new(&*f.store);
+    let closed = 20_991_231_000_018;
+    admin.advance(&receipts, closed, Confirm::Yes).await.unwrap();
+    let before = f.store.record(&receipts).await.unwrap();
+
+    let none = Reopening { above: Some(0), first_taken: Some(20_991_231) };
+    let reopened = admin.reopen(&receipts, none, &SystemClock, Confirm::Yes).await.unwrap();
+    assert_eq!(f.another().await.tag(&receipts).await.unwrap(), Some(reopened.clone()));
+    assert!(reopened.max_id > closed && reopened.generation() != before.generation());
+    let expected = |record: &TagRecord, least: i64| {
+        let meaning = record.meaning.clone().unwrap();
+        Expected { least, end: least + 100, ..Expected::new(step(1), meaning) }
+    };
+    let first = reopened.max_id;
+    let take = async |expected| f.store.allocate(&receipts, step(2), expected).await;
+    assert_eq!(refusal(take(expected(&before, closed))).await, StoreErrorKind::MeaningChanged);
+    assert_eq!(take(expected(&reopened, first)).await.unwrap(), range(first, first + 2));
+}
+
+/// The error of an allocation that takes a tag in the table of sequences for a plain one.
 fn not_plain(f: &Fixture) -> StoreErrorKind {
     match f.database {
         // One transaction reads both places.
@@ -158,7 +185,7 @@ pub(crate) async fn a_name_is_in_one_of_the_two_places(f: Fixture) {
     assert_eq!(all_tags(&*f.store).await.unwrap().len(), 3, "with the stock tag");
 }
 
-/// Two operators make the same tags in both orders at the same time.
+/// Two operators make the same tag at the same time, one as a plain tag and one in strict order.
 pub(crate) async fn of_two_who_make_a_tag_at_once_one_succeeds(f: Fixture) {
     let others = [f.another().await, f.another().await];
     for round in 0..20 {
@@ -180,8 +207,8 @@ pub(crate) async fn of_two_who_make_a_tag_at_once_one_succeeds(f: Fixture) {
     }
 }
 
-/// A meaning that this version does not understand, and a name that somebody wrote into both
-/// places.
+/// A store never guesses what a tag means: neither if this version does not understand the meaning,
+/// nor if the name is a plain tag and another one at once.
 pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     let turns = tag("turns");
     f.store.create(&NewTag::strict(turns.clone())).await.unwrap();
@@ -213,8 +240,8 @@ pub(crate) async fn what_a_tag_means_is_never_guessed(f: Fixture) {
     assert_eq!(twice.meaning, Err(MeaningError::Twice), "the others are read");
 }
 
-/// A node issues nothing of a tag that it does not understand, says so, and goes on once that is
-/// over.
+/// A node issues nothing of a tag that it does not understand, reports it, and is ready again once
+/// the tag is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_says_what_it_does_not_understand_until_that_is_gone() {
     use leaf_segment::{SegmentConfig, SegmentErrorKind, SegmentGenerator};
@@ -264,8 +291,8 @@ async fn without_the_table_there_are_plain_tags_only() {
     }
 }
 
-/// Slices have ends, and disabled tags stay so: settings that could be read once have not gone with
-/// their table.
+/// Settings that could be read once do not disappear with their table. Otherwise a slice would lose
+/// its bounds, and a disabled tag would be enabled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_that_vanish_are_an_error() {
     let f = crate::sqlite().await;
@@ -279,8 +306,8 @@ async fn settings_that_vanish_are_an_error() {
     f.store.tag(&tag("orders")).await.unwrap_err();
 }
 
-/// G-30: a process that never could read the settings: their table was lost, or its user has no
-/// right on it. Only in the database of a Java Leaf no tag has any.
+/// G-30: a process that could never read the settings, because the table was lost or its user has
+/// no right on it. Only a Java Leaf's database really has no settings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_settings_only_the_tags_of_a_java_leaf_are_served() {
     for f in [crate::sqlite().await, crate::mysql().await, crate::postgres().await] {

@@ -1,11 +1,11 @@
-//! What databases are set up like, and what moves between two of them.
+//! Settings of the databases, and imports from one database to another.
 
 use std::sync::Arc;
 
 use leaf_segment::admin::TagSpec;
-use leaf_segment::meaning::KeyRing;
 use leaf_segment::store::Expected;
 use leaf_segment::{NewTag, StoreErrorKind, TagStore};
+use leaf_shape::keys::KeyRing;
 use leaf_testkit::MariaDb;
 
 use tokio::net::{TcpListener, TcpStream};
@@ -44,8 +44,8 @@ async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
     }
 }
 
-/// Where a collation takes two names for one, one of them is a member, and the others of the same
-/// request are made all the same.
+/// If a collation treats two names as equal, only one of them becomes a member. The other members
+/// of the same request are still made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_made_whatever_the_columns_collation() {
     for change in [
@@ -72,7 +72,7 @@ async fn members_are_made_whatever_the_columns_collation() {
     }
 }
 
-/// The nodes of a new cluster, each of which makes the tables before it starts.
+/// The nodes of a new cluster all make the tables before they start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schema_that_several_make_at_once_is_made_once() {
     let fixtures = [mysql().await, postgres().await, sqlite().await];
@@ -108,7 +108,7 @@ async fn a_schema_that_several_make_at_once_is_made_once() {
     }
 }
 
-/// PostgreSQL has one list of names for types and for the rows of tables.
+/// In PostgreSQL, types and tables share one namespace, because each table has a row type.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_type_with_a_tables_name_is_no_table() {
     let f = postgres().await;
@@ -120,7 +120,8 @@ async fn a_type_with_a_tables_name_is_no_table() {
     assert_eq!(f.open.admin.apply().await.unwrap(), ["leaf_sequence"]);
 }
 
-/// G-10: a narrow column under a lenient server would store less than was granted.
+/// G-10: with a column that is too narrow, a server without strict mode would store less than was
+/// granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_narrow_column_is_exhausted_not_saturated() {
     // A server of its own: what is set there holds for all.
@@ -138,7 +139,7 @@ async fn a_narrow_column_is_exhausted_not_saturated() {
     assert_eq!(kind, StoreErrorKind::Exhausted);
 }
 
-/// A server may take '' for NULL, or assign all columns at once, from the values before: an
+/// A server may treat '' as NULL, or compute all assignments of an UPDATE from the old values. An
 /// allocation must still end the `skip` of a period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_servers_modes_change_nothing() {
@@ -177,8 +178,8 @@ async fn the_servers_modes_change_nothing() {
     }
 }
 
-/// G-16: tags move between real databases while nodes allocate from both, of any step, and the old
-/// one yields nothing once the new one has begun.
+/// G-16: a tag moves between real databases while nodes allocate from both, with various amounts.
+/// The old database grants no id at or above the first of the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_import_under_load_repeats_nothing() {
     let (from, to) = (mysql().await, postgres().await);
@@ -223,8 +224,8 @@ async fn an_import_under_load_repeats_nothing() {
     assert!(ranges.windows(2).all(|pair| !pair[0].overlaps(pair[1])));
 }
 
-/// S-22: a trigger that changes what an allocation is answered. The doctor names it, and nothing is
-/// granted by a wrong answer.
+/// S-22: a trigger changes the answer that an allocation gets. The doctor names the trigger, and a
+/// wrong answer never becomes a range.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn triggers_are_named_and_change_nothing() {
     let f = crate::mysql().await;
@@ -255,7 +256,8 @@ async fn triggers_are_named_and_change_nothing() {
     }
 }
 
-/// Why there is no connection is told, with the address, and not only that somebody has waited.
+/// The error says why no connection can be made, with the address, and not only that the wait was
+/// too long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_keeps_a_connection_away_is_told() {
     let closed = leaf_testkit::free_port();

@@ -9,8 +9,8 @@ use leaf_testkit::all_tags;
 use crate::fixture::{self, Database, sqlite};
 use crate::{create, refusal, step, tag};
 
-/// A file that was removed, or in whose place another was put, is not the store any more: who opens
-/// what is there now grants the same ids. The same holds of its log.
+/// A file that was removed or replaced is not the store any more: a process that opens the file at
+/// that path now grants the same ids. The same holds for its log.
 #[tokio::test]
 async fn a_file_that_is_not_in_its_place_grants_nothing() {
     for (put_another, log_only) in [(false, false), (true, false), (false, true)] {
@@ -53,7 +53,7 @@ async fn a_file_that_is_not_in_its_place_grants_nothing() {
     }
 }
 
-/// G-29: a hard link is a second name, under which SQLite keeps another log.
+/// G-29: a hard link is a second name for the file, and SQLite keeps a separate log for each name.
 #[tokio::test]
 async fn a_file_with_two_names_grants_nothing() {
     let f = sqlite().await;
@@ -77,7 +77,7 @@ async fn a_file_with_two_names_grants_nothing() {
     assert!(take().await.unwrap().start() > 10, "and it goes on");
 }
 
-/// A symbolic link is no second name; the log is beside what it leads to.
+/// A symbolic link is no second name: SQLite keeps the log beside the file that the link leads to.
 #[tokio::test]
 async fn a_log_that_is_gone_is_noticed_through_a_symbolic_link() {
     let f = sqlite().await;

@@ -15,8 +15,8 @@ async fn open(url: &str) -> OpenRegistry {
     url.open(std::path::Path::new("."), &RegistryOptions::default()).await.unwrap()
 }
 
-/// What must hold over a failover that `fail_over` does, after `cut` has stopped the replica, where
-/// the nodes' clocks are `ahead` of the databases'.
+/// Asserts that claims which a failover loses repeat nothing. `cut` stops the replication,
+/// `fail_over` switches servers. The nodes' clocks are `ahead` of the databases'.
 async fn lost_claims_repeat_nothing(
     open: OpenRegistry,
     ahead: Duration,
@@ -92,8 +92,8 @@ async fn retry<T: std::fmt::Debug>(
     panic!("the database does not answer");
 }
 
-/// How far a promoted server's clock may be behind: more than `offline_for`, so that by its clock
-/// alone every ceiling of before would have passed.
+/// How far a promoted server's clock may be behind. It is more than `offline_for`, so that a wait
+/// of that length, measured by this clock alone, would already be over.
 const LATE_SERVER: Duration = Duration::from_secs(1200);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

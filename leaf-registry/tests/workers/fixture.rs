@@ -25,7 +25,7 @@ pub(crate) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// The report of a holder that lives at the start and wants to issue up to `ceiling`.
+/// The report of a holder at the time `NOW` that wants to issue up to `ceiling`.
 pub(crate) fn report(ceiling: UnixMillis) -> Report {
     Report { now: NOW, tolerance: seconds(1), ceiling }
 }
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    /// The registry of this kind there.
+    /// The URL of this server's registry of kind `kind`, at this port.
     pub(crate) fn url(&self, kind: RegistryKind, port: u16) -> RegistryUrl {
         let url = match self {
             Self::ZooKeeper(_) => {
@@ -161,7 +161,7 @@ impl Fixture {
         Node::on(self.open().await, name)
     }
 
-    /// Whether worker ids belong to names.
+    /// Whether this registry binds each worker id to one node.
     pub(crate) fn bound(&self) -> bool {
         matches!(self.kind, RegistryKind::ZkNormal | RegistryKind::Mysql)
     }

@@ -1,4 +1,5 @@
-//! Java Leafs beside ours, as their sources have them: what they read, write and take for granted.
+//! Java Leafs beside our nodes, imitated according to their source: what they read, write and rely
+//! on.
 
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ struct Endpoint {
     timestamp: i64,
 }
 
-/// A Java Leaf: its worker id is its record's, its reports are unconditional.
+/// A simulated Java Leaf: its worker id is that of its record, and it reports without a check of
+/// the record.
 enum Java {
     Normal { client: zk::Client, path: String, address: String },
     Mysql { fixture: Arc<Fixture>, id: String },
@@ -81,7 +83,7 @@ impl Java {
         (Self::Normal { client, path, address: address.into() }, number)
     }
 
-    /// Every three seconds.
+    /// Writes a report, as the Java Leaf does every three seconds.
     async fn report(&self, now: u64) {
         match self {
             Self::Normal { client, path, address } => {
@@ -107,7 +109,7 @@ fn endpoint(address: &str, timestamp: u64) -> String {
     format!(r#"{{"ip":"{ip}","port":"{port}","timestamp":{timestamp}}}"#)
 }
 
-/// The claim once more, after the wait that it was told to make.
+/// Claims until the registry demands to watch the record, and claims again as if after that wait.
 pub(crate) async fn after_watching(
     node: &Node,
     now: UnixMillis,
@@ -122,9 +124,9 @@ pub(crate) async fn after_watching(
     node.claim_by(&request).await
 }
 
-/// The records of a Java Leaf are read and continued, above all that it may have issued; beside
-/// them ours get worker ids of their own; and what ours write the Java program reads, goes on with,
-/// and back.
+/// A node of ours reads a Java Leaf's record and continues above everything that the Java Leaf may
+/// have issued. Other nodes get other worker ids beside it. The Java program can read our record
+/// and continue with it after a clean stop.
 pub(crate) async fn records_are_continued_and_handed_back(f: Fixture) {
     let f = Arc::new(f);
     let (java, worker) = Java::start(&f, "10.1.46.33:8080", NOW.get()).await;
@@ -176,7 +178,7 @@ pub(crate) async fn a_live_one_is_refused(f: Fixture) {
     assert!(error.to_string().contains("10.1.46.33:8080"), "{error}");
 }
 
-/// A Java Leaf that is started on the address of a live node of ours ends that one's lease.
+/// A Java Leaf that starts on the address of a live node of ours ends the node's lease.
 pub(crate) async fn one_on_our_own_address_is_noticed(f: Fixture) {
     let f = Arc::new(f);
     let node = f.node("10.1.46.33:8080").await;
@@ -227,7 +229,8 @@ pub(crate) async fn generator(f: &Fixture, name: &str) -> SnowflakeGenerator {
     SnowflakeGenerator::open(registry, config).await.unwrap()
 }
 
-/// W-01, and what a Java Leaf would make of it: names that it can read, numbers without a gap.
+/// W-01: names that a Java Leaf could not read are refused, and worker ids begin at 1 without a
+/// gap.
 pub(crate) async fn a_name_that_java_cannot_read_is_refused(f: Fixture) {
     let node = f.node("my-host:8080").await;
     let error = node.claim_at(NOW).await.unwrap_err();
@@ -257,7 +260,8 @@ pub(crate) async fn restarts_burn_no_number(f: Fixture) {
     assert_eq!(lease.worker.get(), 2, "one that has never reported");
 }
 
-/// A number that was never made is nobody's to retire: it would be in the way when it is made.
+/// A worker id that was never made cannot be retired: the record would be in the way when it is
+/// made.
 pub(crate) async fn what_was_never_made_is_left_alone(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     node.claim().await;
@@ -271,7 +275,8 @@ pub(crate) async fn what_was_never_made_is_left_alone(f: Fixture) {
     assert_eq!(f.zookeeper().await.list_children(&f.path("/forever")).await.unwrap().len(), 1);
 }
 
-/// Of a name's several numbers the free ones are used again, and what was deleted counts only once.
+/// A node name reuses its free numbers before a new one is made, and a deleted number is skipped
+/// only once.
 pub(crate) async fn numbers_are_made_only_when_they_are_needed(f: Fixture) {
     let first = f.node("10.0.0.1:1").await;
     let lease = first.claim().await;
@@ -299,7 +304,8 @@ pub(crate) async fn numbers_are_made_only_when_they_are_needed(f: Fixture) {
     assert_eq!(last.claim().await.worker.get(), 4, "the next, not one for each deletion");
 }
 
-/// Tables that an administrator made from what `schema` prints: nothing was lost with them.
+/// Tables that an administrator made with the output of `schema` are new: the missing rows are no
+/// sign of a loss.
 pub(crate) async fn tables_made_by_hand_are_new(f: Fixture) {
     let tables = f.open().await.admin.unwrap();
     for table in tables.tables() {

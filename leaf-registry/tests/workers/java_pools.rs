@@ -34,7 +34,8 @@ impl Pools {
         Self { client: f.zookeeper().await, root: f.path("/recycle") }
     }
 
-    /// Makes them, as the fork does: one after the other, one too many.
+    /// Creates the pools as the fork does: the records one after the other, from 0 to 1024, one too
+    /// many.
     async fn make(&self) {
         for pool in ["notuse", "inuse"] {
             self.client.mkdir(&format!("{}/{pool}", self.root), &OPEN).await.unwrap();
@@ -76,7 +77,8 @@ impl Pools {
             .unwrap();
     }
 
-    /// Its check every two minutes: who has been silent for an hour goes back to `notuse`.
+    /// What the fork's check does every two minutes: a worker id without a report for an hour goes
+    /// back to `notuse`.
     async fn recycle(&self, number: u32) {
         self.shift(number, "inuse", "notuse").await;
     }
@@ -91,7 +93,7 @@ impl Pools {
     }
 }
 
-/// The fork's pools, with the fork beside us.
+/// Beside the fork, a node takes from the pools only worker ids that no Java Leaf has used.
 pub(crate) async fn of_its_pools_only_what_is_safe_is_taken(f: Fixture) {
     let pools = Pools::of(&f).await;
     pools.make().await;
@@ -159,8 +161,8 @@ pub(crate) async fn a_dead_nodes_worker_id_among_java_leafs(f: Fixture) {
     assert_ne!(other.worker.get(), 0, "that one's for as long as there are Java Leafs");
 }
 
-/// A node died after it had made the pool of unused ids and before that of used ones, as 3d005ec
-/// made them.
+/// A node of the version of commit 3d005ec died after it had created the pool `notuse` and before
+/// it created `inuse`.
 pub(crate) async fn a_tree_without_its_second_pool_is_completed(f: Fixture) {
     let pools = Pools::of(&f).await;
     let first = f.node("10.0.0.1:8080").await;
@@ -196,7 +198,8 @@ pub(crate) async fn a_lost_worker_id_is_put_back_by_an_operator(f: Fixture) {
     assert_eq!(next.claim_at(free).await.unwrap().worker.get(), 0);
 }
 
-/// Once the last Java Leaf is gone what they held is given out again, above all that they issued.
+/// Once the last Java Leaf is gone, nodes may claim the worker ids that Java Leafs held, above
+/// everything that they issued.
 pub(crate) async fn their_worker_ids_are_adopted_when_they_are_gone(f: Fixture) {
     let pools = Pools::of(&f).await;
     pools.make().await;
@@ -220,8 +223,8 @@ pub(crate) async fn their_worker_ids_are_adopted_when_they_are_gone(f: Fixture) 
     assert_eq!((lease.worker.get(), lease.fence.floor), (0, NOW + seconds(4)));
 }
 
-/// A move of the fork that was undone half-way, by hand: our next move takes it out of the wrong
-/// pool.
+/// A worker id is in both pools, because somebody undid half of a move by hand. Our next report or
+/// release removes it from the wrong pool.
 pub(crate) async fn one_in_both_pools_is_sorted_out(f: Fixture) {
     let pools = Pools::of(&f).await;
     let node = f.node("10.0.0.1:8080").await;
@@ -235,8 +238,8 @@ pub(crate) async fn one_in_both_pools_is_sorted_out(f: Fixture) {
     assert_eq!(pools.read("notuse", 0).await.unwrap().lastUsedTimestamp, Some(1_800_000_009_000));
 }
 
-/// Ids of a Java Leaf beside ours, in real time: no repeat. And the way back: what ours gave up it
-/// takes.
+/// Ids of a Java Leaf and of our node beside it do not repeat, in real time. Afterwards the Java
+/// Leaf can take the worker id that our node gave back.
 pub(crate) async fn ids_of_its_pools_repeat_neither_beside_nor_after_us(f: Fixture) {
     let pools = Pools::of(&f).await;
     pools.make().await;

@@ -73,7 +73,8 @@ async fn a_restart_keeps_the_worker_id_at_once(f: Fixture) {
     assert_eq!(next.fence.term, lease.fence.term + 1);
 }
 
-/// W-02, W-05: whoever was taken over is told so for good, and leaves no trace.
+/// W-02, W-05: a node that was taken over gets `Lost` from every later write, and these writes
+/// change nothing.
 async fn the_loser_is_told(f: Fixture) {
     let small = async |name: &str| {
         let mut node = f.node(name).await;
@@ -108,7 +109,8 @@ async fn the_loser_is_told(f: Fixture) {
     assert_eq!(record.fence.as_ref(), Some(&taken.fence), "as the second wrote it");
 }
 
-/// A floor within reach is waited for, one beyond it is refused, and neither writes anything.
+/// A claim of a held worker id is told to wait if the ceiling is near, and refused if it is far
+/// ahead. Neither writes anything.
 async fn a_strangers_ceiling_is_a_floor(f: Fixture) {
     let first = f.node("10.0.0.1:1").await;
     let lease = first.claim().await;
@@ -135,7 +137,8 @@ async fn a_strangers_ceiling_is_a_floor(f: Fixture) {
     assert_eq!(now[0], record[0]);
 }
 
-/// W-06: an answer that is lost at any point of a claim or a report is sorted out by the next.
+/// W-06: when an answer is lost at any point of a claim or a report, the next one finds out what
+/// was written.
 async fn ambiguous_answers_are_sorted_out(f: Fixture) {
     for swallowed in 0..7 {
         let (proxy, open) = f.behind_proxy().await;
@@ -196,7 +199,8 @@ where
     panic!("never");
 }
 
-/// W-04: a record that was deleted and made again is not its old holder's, whatever its version.
+/// W-04: the old holder of a record that was deleted and made again cannot write to it, whatever
+/// its version.
 async fn a_zombie_cannot_write(f: Fixture) {
     let zombie = f.node("10.0.0.1:1").await;
     let mut lease = zombie.claim().await;
@@ -235,7 +239,7 @@ fn request_fence() -> Fence {
     }
 }
 
-/// W-12, at the registry: of two processes that share one memory, the first to report stays.
+/// W-12, in the registry: of two processes with a copy of one lease, the first to report keeps it.
 async fn of_two_clones_one_is_told(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     let mut lease = node.claim().await;
@@ -330,7 +334,8 @@ async fn operators_release_and_retire(f: Fixture) {
     }
 }
 
-/// A node ran once with its clock a year ahead: the way out is another worker id for it.
+/// A node ran once with its clock a year ahead. It must get another worker id; a bound registry
+/// gives one only after the first was retired.
 async fn a_worker_id_of_the_future_is_retired(f: Fixture) {
     let ahead = NOW + seconds(365 * 86_400);
     let node = f.node("10.0.0.1:1").await;
@@ -350,7 +355,7 @@ async fn a_worker_id_of_the_future_is_retired(f: Fixture) {
     assert!(another.fence.floor < now + seconds(60), "{}", another.fence.floor);
 }
 
-/// Ids of two layouts may be the same number: one registry has one.
+/// Ids of two layouts can be equal, so a registry accepts one layout only.
 async fn another_layout_is_refused(f: Fixture) {
     f.node("10.0.0.1:1").await.claim().await;
     for name in ["10.0.0.1:1", "10.0.0.2:1"] {
@@ -361,8 +366,8 @@ async fn another_layout_is_refused(f: Fixture) {
     }
 }
 
-/// A registry that fell back by a few reports, as a failover to a lagging replica does, still knows
-/// its holders.
+/// A registry that lost a few reports, as in a failover to a lagging replica, still accepts the
+/// holders of its records.
 async fn a_record_that_fell_back_is_still_its_holders(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     let mut lease = node.claim().await;
@@ -458,14 +463,14 @@ mod full {
     tests!(sqlite, mysql, postgres, etcd, zk_normal, zk_recycle);
 }
 
-/// Of a quorum of ZooKeeper servers nothing falls back.
+/// Not for ZooKeeper: what a quorum has acknowledged does not fall back.
 mod fallback {
     backends!(sqlite, mysql, postgres, etcd; {
         a_record_that_fell_back_is_still_its_holders,
     });
 }
 
-/// What only a server can do to its clients.
+/// Checks of faults that only a server can cause.
 mod server {
     backends!(mysql, postgres, etcd, zk_normal, zk_recycle; {
         ambiguous_answers_are_sorted_out,

@@ -8,7 +8,8 @@ use tokio::task::spawn_blocking;
 
 use crate::fixture::{Fixture, Server};
 
-/// W-27: the first node of a cluster is told of the others in the same registry, and of no others.
+/// W-27: before its first claim, a new cluster gets a warning that names the other clusters in the
+/// same registry; an existing cluster gets none.
 async fn the_others_are_named(servers: [Server; 2], kind: RegistryKind) {
     let [known, misspelt] = servers;
     let known = Fixture::on(known, kind).await;

@@ -31,7 +31,7 @@ pub(crate) async fn forty_nodes_race(f: Fixture) {
     assert_eq!(open[0].registry.workers().await.unwrap().len(), 40, "and none in vain");
 }
 
-/// W-01: of many who reach for what was given back, one gets it.
+/// W-01: of many nodes that claim a worker id that was given back, only one gets it.
 pub(crate) async fn what_was_given_back_has_one_next_holder(f: Fixture) {
     let layout: Layout = "t41-w1-s12/1ms".parse().unwrap();
     for round in 1..6 {
@@ -76,8 +76,8 @@ pub(crate) async fn what_was_given_back_has_one_next_holder(f: Fixture) {
     }
 }
 
-/// A registry of some worker ids gives out no other, and its nodes must be configured alike while
-/// one of them may live.
+/// A registry with a range of worker ids gives out no other worker id. Its nodes must be configured
+/// with the same range while one of them may be alive.
 pub(crate) async fn a_range_of_worker_ids_is_kept(f: Fixture) {
     let options = |range: Option<&str>| RegistryOptions {
         worker_range: range.map(|range| range.parse().unwrap()),
@@ -119,7 +119,8 @@ pub(crate) async fn a_range_of_worker_ids_is_kept(f: Fixture) {
     assert_eq!(lease.fence.workers.as_deref(), Some("0..3"));
 }
 
-/// W-17: who comes when all are taken is told so, and who gives one back frees it.
+/// W-17: when all worker ids are taken, a claim is refused with that reason; a released one can be
+/// claimed again.
 pub(crate) async fn a_full_registry_says_so(f: Fixture) {
     let layout: Layout = "t41-w2-s12/1ms".parse().unwrap();
     let mut held = Vec::new();

@@ -4,8 +4,8 @@ use leaf_snowflake::{Fence, RegistryErrorKind, UnknownFields, WorkerRecord};
 
 use crate::fixture::*;
 
-/// A node of a later version, which writes one field more, beside one of today's; and after it one
-/// of a version whose records today's may not touch.
+/// A node of a later version writes one more field into a record that a node of this version holds.
+/// Later it writes a record version that this version must not change.
 pub(crate) async fn what_a_later_version_adds_is_kept(f: Fixture) {
     let node = f.node("10.0.0.1:1").await;
     let mut lease = node.claim().await;

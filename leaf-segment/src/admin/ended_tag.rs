@@ -1,26 +1,26 @@
 //! What is remembered of a tag that was sealed or deleted, so that no later tag of its name issues
 //! its ids again.
 //!
-//! Invariant: the memory is written in the same transaction as the seal, and outlives the deletion.
-//! Every id that the ended tag issued is either below [`EndedTag::ids_below`], or, in a tag of the
-//! same shape and key, the id of a number below [`EndedTag::next`]. A new tag is made only if none
-//! of its ids is among them. So the memory of the newest ended tag stands for all before it.
+//! Invariant: an [`EndedTag`] is written in the transaction that seals the tag, and outlives the
+//! deletion. Every id that the ended tag issued is either below [`EndedTag::ids_below`], or, in a
+//! tag of the same shape and key, the id of a number below [`EndedTag::next`]. A new tag is made
+//! only if it can issue none of these ids. So remembering the newest ended tag of a name is enough.
 
 use std::fmt;
 
+use leaf_shape::{Meaning, Reopened, Reset, Shape};
 use serde::{Deserialize, Serialize};
 
 use crate::NewTag;
-use crate::meaning::{Meaning, Shape};
 use crate::store::SEALED;
 
-/// The last state of a tag that was sealed or deleted, as the settings of its name keep it.
+/// The last state of a tag that was sealed or deleted, kept in the settings under its name.
 ///
 /// ```
 /// use leaf_core::{Step, Tag};
 /// use leaf_segment::NewTag;
 /// use leaf_segment::admin::EndedTag;
-/// use leaf_segment::meaning::{Interleave, Meaning, Shape};
+/// use leaf_shape::{Interleave, Meaning, Shape};
 ///
 /// let part = Interleave::new(0, 8).ok_or("a part")?;
 /// let meaning = Meaning { shape: Shape::Interleave(part), ..Meaning::PLAIN };
@@ -41,7 +41,7 @@ pub struct EndedTag {
     pub next: i64,
 }
 
-/// As the settings hold it. A plain tag has no meaning, as in its record.
+/// An [`EndedTag`] as the settings hold it. Without `meaning` for a plain tag, as in a record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Text {
     next: i64,
@@ -50,7 +50,7 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// For an error.
+    /// The part that an error message shows.
     pub(crate) fn shown(&self) -> String {
         self.meaning.clone().unwrap_or_else(|| self.next.to_string())
     }
@@ -61,7 +61,12 @@ impl EndedTag {
     #[must_use]
     pub fn ids_below(self) -> i64 {
         match self.meaning.shape {
-            Shape::Plain => Some(self.next),
+            Shape::Plain => {
+                let reopened = self.meaning.reset.and_then(Reset::reopened);
+                let taken = reopened.into_iter().flat_map(Reopened::taken);
+                let before = taken.map(|taken| taken.ids_below).max().unwrap_or(0);
+                Some(before.max(self.next - self.meaning.counter_offset()))
+            }
             Shape::Interleave(part) => part.id(self.next),
             // They lie anywhere among those of their key.
             Shape::Scramble { domain, key } => {
@@ -71,8 +76,8 @@ impl EndedTag {
         .unwrap_or(SEALED)
     }
 
-    /// Returns the one of two ended tags of one name that must be remembered. Leaf makes none below
-    /// another; plain SQL may.
+    /// Returns the higher one of two ended tags of the same name, which must be remembered. Leaf
+    /// never ends a tag below an earlier one of its name; plain SQL may.
     #[must_use]
     pub(crate) fn max(self, other: Self) -> Self {
         let of = |ended: Self| (ended.ids_below(), ended.next);
@@ -85,6 +90,13 @@ impl EndedTag {
     /// The text says where such a tag may start, if it may be made at all.
     pub fn check(self, new: &NewTag) -> Result<(), String> {
         let (shape, below) = (new.meaning.shape, self.ids_below());
+        if new.meaning.counter_offset() < self.meaning.counter_offset() && new.max_id != SEALED {
+            return Err(
+                "a tag of this name was reopened after a wrong clock, and deleted: its numbers lie above all that a new tag \
+                 can have, so choose another name"
+                    .into(),
+            );
+        }
         // One that grants nothing, before it is opened.
         if new.max_id == SEALED {
             return Ok(());
@@ -97,8 +109,8 @@ impl EndedTag {
                 first.filter(|first| *first >= below)
             }
         };
-        // The numbers rise in any case: by them the nodes that knew the ended tag notice a store that
-        // went back.
+        // In any case the new tag's numbers begin above those of the ended tag: nodes that served
+        // the ended tag compare numbers to detect a store that was reset to an older state.
         let least = least.map(|least| match shape {
             Shape::Scramble { .. } => self.next,
             Shape::Plain | Shape::Interleave(_) => least.max(self.next),
@@ -116,7 +128,7 @@ impl EndedTag {
         }
     }
 
-    /// As the settings hold it.
+    /// Returns the form in which the settings hold this.
     pub(crate) fn text(self) -> Text {
         let meaning = (!self.meaning.is_plain()).then(|| self.meaning.encode());
         Text { next: self.next, meaning }
@@ -129,12 +141,12 @@ impl EndedTag {
     }
 }
 
-/// What it granted, as it is told to operators: `numbers below 1001 of interleave:0/8, which are ids
+/// Writes what the tag granted, for operators: `numbers below 1001 of interleave:0/8, which are ids
 /// below 8008`.
 impl fmt::Display for EndedTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.meaning.shape {
-            Shape::Plain => write!(f, "ids below {}", self.next),
+            Shape::Plain => write!(f, "ids below {}", self.ids_below()),
             shape => {
                 let (next, ids) = (self.next, self.ids_below());
                 write!(f, "numbers below {next} of {shape}, which are ids below {ids}")
@@ -147,11 +159,13 @@ impl fmt::Display for EndedTag {
 mod tests {
     use std::collections::HashSet;
 
-    use leaf_core::{Id, ScrambleDomain, Step, Tag};
+    use leaf_core::{Id, Step, Tag};
+    use leaf_shape::keys::ScrambleDomain;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::meaning::{Interleave, KeyRing, Mapping};
+    use leaf_shape::keys::KeyRing;
+    use leaf_shape::{Interleave, Mapping};
 
     const KEYS: &str = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n\
                         2 = 101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f\n";
@@ -175,15 +189,16 @@ mod tests {
     }
 
     fn ids(shape: Shape, tag: &Tag, numbers: std::ops::Range<i64>) -> Vec<i64> {
-        let mapping = Mapping::of(shape, tag, &ring(2)).unwrap();
+        let meaning = Meaning { shape, ..Meaning::PLAIN };
+        let mapping = Mapping::of(meaning, tag, &ring(2)).unwrap();
         let id = |number| Id::new(number).unwrap();
         let made = |number| mapping.as_ref().map_or(id(number), |mapping| mapping.id(id(number)));
         numbers.map(|number| made(number).get()).collect()
     }
 
     proptest! {
-        /// G-33: a chain of tags of one name, of any shapes: no id twice, whatever is allowed, and
-        /// the least number that a refusal names is allowed.
+        /// G-33: tags of one name, of any shapes, are made and ended one after the other. No id is
+        /// issued twice, and the least first number that a refusal names is accepted.
         #[test]
         fn no_tag_of_a_chain_issues_an_id_of_another(
             acts in prop::collection::vec((0usize..7, 0i64..300, 1i64..100), 1..12),
@@ -207,7 +222,7 @@ mod tests {
                 }
                 // Marks compare numbers, whatever the shape.
                 prop_assert!(ended.is_none_or(|ended| new.max_id >= ended.next));
-                if new.max_id + amount > 1 << 30 {
+                if new.max_id + amount > ScrambleDomain::Digits10.capacity() {
                     // Above every number of the small domain.
                     continue;
                 }

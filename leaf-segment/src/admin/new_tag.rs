@@ -1,25 +1,28 @@
-//! What an operator asks for in a new tag, and which of it goes together.
+//! What an operator can specify for a new tag, and which choices can be combined.
 
 use std::fmt;
 use std::str::FromStr;
 
-use leaf_core::{ScrambleDomain, Step, Tag, Template, UnknownName};
+use leaf_core::{Step, Tag, UnknownName};
+use leaf_shape::Template;
+use leaf_shape::keys::KeyRing;
+use leaf_shape::keys::ScrambleDomain;
+use leaf_shape::{Interleave, Meaning, Order, Period, Reset, Shape, Zone, parts};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::NewTag;
 use crate::admin::TagAdminError;
-use crate::meaning::{Interleave, KeyRing, Meaning, Order, Period, Reset, Shape, Zone, parts};
 use crate::store::{Family, SEALED, Slice, TagSettings};
 
 /// How many digits the numbers of a period have where no template says it.
 const DIGITS: u8 = 6;
 
-/// What a new tag is to be like. Where nothing is said it is plain.
+/// The specification of a new tag. With only a step it is a plain tag.
 ///
 /// ```
 /// use leaf_core::Tag;
 /// use leaf_segment::admin::TagSpec;
-/// use leaf_segment::meaning::KeyRing;
+/// use leaf_shape::keys::KeyRing;
 ///
 /// let spec = TagSpec {
 ///     reset: Some("daily".parse()?),
@@ -34,14 +37,14 @@ const DIGITS: u8 = 6;
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(test, derive(Deserialize), serde(default, deny_unknown_fields))]
 pub struct TagSpec {
-    /// How many ids one trip to the store reserves. In relaxed order only, and needed there.
+    /// How many ids one request to the store reserves. Required in relaxed order, forbidden in strict.
     pub step: Option<Step>,
     /// In which order ids are handed out. `None`: strict if `reset` is set, else relaxed.
     pub order: Option<Order>,
-    /// Which ids the numbers stand for.
+    /// How the tag's ids are made of its numbers.
     pub shape: ShapeName,
-    /// The part of all ids that the tag gets, `INDEX/COUNT` like `2/8`, counted from 0, of 2 to
-    /// 1024.
+    /// The slice of all ids that the tag gets, as `INDEX/COUNT` like `2/8`: INDEX counts from 0,
+    /// COUNT is 2 to 1024.
     pub slice: Option<String>,
     /// The ids of all slices together are below 2 to the power of this: 63 (the default) or 53.
     pub slice_bits: Option<u8>,
@@ -56,8 +59,8 @@ pub struct TagSpec {
     pub first: Option<i64>,
     /// What the tag is for, at most 256 characters.
     pub description: Option<String>,
-    /// Whether it is a family, named like `invoice/*`, of which every member is made as this says
-    /// when somebody asks for it.
+    /// Whether this specifies a family, named like `invoice/*`. Its members are then made by this
+    /// specification when somebody asks for them.
     pub family: bool,
     /// How many members the family may have. Default 1,000,000.
     pub max_members: Option<u32>,
@@ -65,15 +68,15 @@ pub struct TagSpec {
     pub members_per_second: Option<u32>,
 }
 
-/// Which ids the numbers stand for, as it is written: `plain`, `interleave:2/8`, `scramble:63`.
+/// How ids are made of numbers, as an operator writes it: `plain`, `interleave:2/8`, `scramble:63`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ShapeName {
     /// The numbers are the ids.
     #[default]
     Plain,
-    /// The ids of one remainder.
+    /// The ids that leave one remainder when divided by the number of stores.
     Interleave(Interleave),
-    /// A permutation, by the newest key there is.
+    /// The ids that a permutation makes of the numbers, with the newest key.
     Scramble(ScrambleDomain),
 }
 
@@ -115,24 +118,15 @@ impl<'de> Deserialize<'de> for ShapeName {
     }
 }
 
-impl FromStr for Period {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|period| period.name() == name);
-        found.ok_or(UnknownName::new("give daily, monthly or yearly"))
-    }
-}
-
 fn refuse<T>(why: impl Into<String>) -> Result<T, TagAdminError> {
     Err(TagAdminError::Refused(why.into()))
 }
 
 impl TagSpec {
-    /// The record of such a tag; `keys` has the key of scrambled ids.
+    /// Returns the record of a new tag of this specification; `keys` has the key of scrambled ids.
     ///
     /// # Errors
-    /// `Refused`, with what does not go together and what to do instead.
+    /// `Refused`, with what cannot be combined and what to do instead; `NoKey` if a key is missing.
     pub fn record(self, tag: Tag, keys: &KeyRing) -> Result<NewTag, TagAdminError> {
         let family = self.family(&tag)?;
         let unknown = "time_zone: give a name of the IANA database, like Europe/Berlin or UTC";
@@ -269,7 +263,7 @@ impl TagSpec {
         let (least, end) = match meaning.reset {
             // Above every number of a period.
             Some(_) => (0, SEALED),
-            None => match meaning.number_end(settings) {
+            None => match settings.number_end(meaning) {
                 // A tag that has no end but that of all ids may also be made used up.
                 end if end == SEALED - 1 => (settings.slice.map_or(0, Slice::first), SEALED),
                 end => (settings.slice.map_or(0, Slice::first), end),
@@ -287,12 +281,12 @@ impl TagSpec {
     }
 }
 
-/// The greatest id of a domain, as its numbers are written.
+/// The greatest id of a scramble domain, with any version of the key.
 fn greatest(domain: ScrambleDomain) -> i64 {
     domain.capacity().saturating_mul(i64::from(domain.max_version()) + 1) - 1
 }
 
-/// The numbers of a period, as many as the template has digits for.
+/// How numbers begin again in each period: as many per period as the template has digits for.
 fn reset(period: Period, zone: Zone, text: Option<&Template>) -> Result<Reset, TagAdminError> {
     let Some(text) = text else {
         let reset = Reset::new(period, zone, DIGITS);

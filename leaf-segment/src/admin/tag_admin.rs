@@ -1,35 +1,36 @@
-//! What an operator does with tags, and the rules that keep ids from being lost or repeated by it.
+//! The operations on tags for operators, and the rules that keep them from losing or repeating ids.
 //!
-//! Invariant: `max_id` never falls, and a tag is deleted only once it is known exactly what it
-//! granted: it is sealed first. What cannot be taken back is asked for twice. A change is written
-//! only over the record that it was decided on: one that was repaired or made again meanwhile stays
-//! as it is.
+//! Invariants: `max_id` never falls. A tag is sealed before it is deleted, so that it is known exactly
+//! what it granted. What cannot be undone must be confirmed. A change is written only over the record
+//! that it was decided on; a record that was repaired or made again meanwhile stays unchanged.
 
 use std::time::Duration;
 
-use leaf_core::{Step, Tag};
+use leaf_core::{Clock, RELEASED, Step, Tag};
+use leaf_shape::keys::KeyRing;
+use leaf_shape::{Meaning, Order, Shape};
 use tokio::time::Instant;
 
 use crate::admin::EndedTag;
-use crate::meaning::{KeyRing, Meaning, Order, Shape};
 use crate::store::{
     Family, MOST_RECORDS, SealError, TagCursor, TagGeneration, TagSettings, TagSettingsError,
     TagUpdate,
 };
 use crate::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 
-/// A raise by more than this is asked about: nothing brings the ids back.
+/// A raise of `max_id` by more than this must be confirmed: the skipped ids are lost for ever.
 const FAR: i64 = 1_000_000_000_000;
-/// In a tag whose numbers begin again: a raise by more than so many periods. Within a year a
-/// month's end alone is 71 days.
+/// In a tag with periods, a raise by more than this many periods must be confirmed. Periods are
+/// counted by their codes (20261121): from the last day of a month to the next day that is about 70,
+/// but from December to January it is 8870, which must be confirmed.
 const PERIODS: i64 = 200;
 pub(crate) const NO_STEP: &str =
     "a tag in strict order has no step, since every request goes to the store: leave it out";
-/// How often a change is decided anew because somebody else changed the record first.
+/// How many times a change is tried if somebody else keeps changing the record first.
 const TRIES: u32 = 8;
-/// For how long: a store has tried for some time itself.
+/// How long such a change is retried: a store has itself retried for some time by then.
 const TRIES_WITHIN: Duration = Duration::from_secs(5);
-/// What the column holds.
+/// The most characters that the column of descriptions holds.
 const DESCRIPTION_CHARS: usize = 256;
 
 /// Administers the tags of one store.
@@ -61,7 +62,7 @@ pub struct TagAdmin<'a> {
 /// Whether an operator confirmed what cannot be taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirm {
-    /// Not yet: what it would mean is told, and nothing is done.
+    /// Not yet: an operation that needs it does nothing, and its error says what it would mean.
     No,
     /// Do it.
     Yes,
@@ -73,7 +74,7 @@ impl From<bool> for Confirm {
     }
 }
 
-/// What is to be changed of a tag; `None` leaves it as it is, `Some(None)` means the servers' own.
+/// The changes of a tag. `None` leaves a value as it is; with `Some(None)` each server's own holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TagChange {
     /// The record's step.
@@ -92,7 +93,18 @@ pub struct TagChange {
     pub members_per_second: Option<u32>,
 }
 
-/// Why nothing was done.
+/// What an operator knows about the ids of a tag that is to be reopened, see [`TagAdmin::reopen`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reopening {
+    /// The greatest id of the present period that may have been issued. If the present period had none: an id of an
+    /// earlier period, or 0. `None` if nobody knows it: the tag then has no ids until the next period.
+    pub above: Option<i64>,
+    /// The first period that a wrong clock opened, like 20271121: the open period, or an earlier one if that clock went
+    /// on into another period before it was corrected. Required unless the open period is the next one.
+    pub first_taken: Option<i64>,
+}
+
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TagAdminError {
@@ -105,14 +117,14 @@ pub enum TagAdminError {
     /// Somebody else changed the record since the caller read it.
     #[error("somebody else has changed the tag meanwhile: look at it again")]
     Stale,
-    /// The key that it needs is not in the key ring of this node.
+    /// The key that the tag needs is not in the key ring.
     #[error("{0}")]
     NoKey(String),
     /// The change cannot be undone, and was not confirmed; the text says what it means.
     #[error("{0}")]
     Unconfirmed(String),
-    /// A tag may be sealed now, and was not deleted. Nothing but this error knows how far it
-    /// had granted ids.
+    /// A deletion failed half-way: the tag may be sealed, and was not deleted. What it had granted
+    /// may be recorded only in this error.
     #[error(
         "{error}; the tag may be sealed now: delete it again, and remember that it granted {ended}: made again, it must \
          start no lower"
@@ -123,32 +135,33 @@ pub enum TagAdminError {
         /// What the tag granted.
         ended: Box<EndedTag>,
     },
-    /// The store.
+    /// A failure of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A tag that is no more.
+/// The result of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deleted {
     /// The tag's record, as it was before the deletion.
     pub record: TagRecord,
     /// What the tag granted, which no new tag of its name may grant. If the tag was sealed before,
-    /// then only until it was sealed: the store that it may have moved to knows what it granted
-    /// there. `None` where nobody wrote it down: an earlier version of Leaf sealed it, or the
-    /// database has no table of settings.
+    /// this ends at that moment: what it granted since, in a store that it was moved to, is
+    /// recorded there. `None` if it was not recorded: an earlier version of Leaf sealed the tag, or
+    /// the database has no table of settings.
     pub ended: Option<EndedTag>,
 }
 
 impl<'a> TagAdmin<'a> {
-    /// For the tags of this store.
+    /// Administers the tags of this store.
     #[must_use]
     pub const fn new(store: &'a dyn TagStore) -> Self {
         Self { store, failover_margin: None, dry_run: false }
     }
 
-    /// For a store whose failover guard jumps by `margin`: a raise by much of that is asked about,
-    /// since a failover that loses it would land below the ids that were granted since.
+    /// Sets the margin by which the store's failover guard advances tags. A raise by more than half
+    /// of it must be confirmed: if a failover loses that raise, the guard advances the tag only to
+    /// a number below the ids that were granted since.
     #[must_use]
     pub const fn with_failover_margin(self, margin: Option<i64>) -> Self {
         Self { failover_margin: margin, ..self }
@@ -183,8 +196,8 @@ impl<'a> TagAdmin<'a> {
     /// Makes a tag.
     ///
     /// # Errors
-    /// `Refused` for a first id that is none or a long description; `TagExists`; failures of the
-    /// store.
+    /// `Refused` for an invalid first id or a description that is too long; `TagExists`;
+    /// `UsedBefore`; failures of the store.
     pub async fn create(&self, new: &NewTag) -> Result<TagRecord, TagAdminError> {
         check_id("the first id", new.max_id)?;
         let length = new.description.as_ref().map_or(0, |text| text.chars().count());
@@ -201,7 +214,7 @@ impl<'a> TagAdmin<'a> {
         Ok(new.into())
     }
 
-    /// Refuses what the store would refuse to make.
+    /// Refuses a new tag that the store would refuse, for a dry run.
     async fn check_name_is_free(&self, new: &NewTag) -> Result<(), StoreError> {
         let refused = match self.store.tag(&new.tag).await? {
             Some(_) => Some(StoreErrorKind::TagExists),
@@ -214,9 +227,9 @@ impl<'a> TagAdmin<'a> {
         refused.map_or(Ok(()), |kind| Err(StoreError::new(kind, operation())))
     }
 
-    /// Writes the change that `decide` makes of the record. If somebody else changes the record
-    /// first, or all the time, it is read and decided on again, for some seconds, unless it was
-    /// repaired or made again.
+    /// Reads the record, and writes the change that `decide` makes of it. If somebody else changes
+    /// the record first, reads and decides again, for some seconds, unless the tag was repaired or
+    /// made again.
     async fn update(
         &self,
         tag: &Tag,
@@ -241,7 +254,7 @@ impl<'a> TagAdmin<'a> {
         Ok(self.write(&decide(&record)?).await?)
     }
 
-    /// Writes a change, or works out what it would come to.
+    /// Writes a change and returns the new record; in a dry run only computes it.
     async fn write(&self, update: &TagUpdate) -> Result<TagRecord, StoreError> {
         if !self.dry_run {
             return self.store.update(update).await;
@@ -250,8 +263,8 @@ impl<'a> TagAdmin<'a> {
         update.apply(&update.seen).map_err(|kind| StoreError::new(kind, operation()))
     }
 
-    /// Changes step and settings. Of two operators who change different settings at once, both
-    /// changes stand.
+    /// Changes step and settings. If two operators change different settings at the same time, both
+    /// changes take effect.
     ///
     /// # Errors
     /// `Conflict` where `min_step` would be above `max_step`, and in a tag that is sealed; `UnknownTag`; failures of the
@@ -260,11 +273,12 @@ impl<'a> TagAdmin<'a> {
         self.change_if(tag, change, |_| true).await
     }
 
-    /// As [`Self::change`], where the record is as `is_expected` says: an operator changes what was shown
-    /// and nothing else. It is asked of the very record that is changed.
+    /// Does what [`Self::change`] does, but only if `is_expected` is true of the record, so that an
+    /// operator changes only what was shown to them. `is_expected` is called with the very record that
+    /// is then changed.
     ///
     /// # Errors
-    /// `Stale` where it is not; those of [`Self::change`].
+    /// `Stale` if `is_expected` is false; the errors of [`Self::change`].
     pub async fn change_if(
         &self,
         tag: &Tag,
@@ -308,13 +322,12 @@ impl<'a> TagAdmin<'a> {
         .await
     }
 
-    /// Gives the newest key to a tag whose ids are scrambled: ids from now on are made with it, and
-    /// those of the keys before stay what they are. Every node must have the key, or it stops to
-    /// serve the tag.
+    /// Switches a tag with scrambled ids to the newest key: ids are made with it from now on, and
+    /// ids of earlier keys stay valid. A node without the key stops serving the tag.
     ///
     /// # Errors
-    /// `Conflict` where the tag's ids are not scrambled, where `keys` has none that is newer, and
-    /// in a tag that is sealed; `UnknownTag`; failures of the store.
+    /// `Conflict` if the tag's ids are not scrambled, if its key has the greatest version already, or
+    /// if the tag is sealed; `NoKey` if `keys` has no newer key; `UnknownTag`; failures of the store.
     pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
         self.update(tag, |record| {
             let meaning = usable(record)?;
@@ -327,17 +340,18 @@ impl<'a> TagAdmin<'a> {
         .await
     }
 
-    /// Repairs a tag: raises the next number to be granted to `at_least`, and in any case by one,
-    /// and gives the record a new generation. So every node that reads the record drops the ids of
-    /// this tag that it has in memory, which a database may have granted twice, and nothing that
-    /// was granted before can be given back. `far` confirms a raise by more than 10^12, or by more
-    /// than half of the failover margin.
+    /// Repairs a tag: raises the next number to be granted to `at_least`, or by one if that is
+    /// more, and gives the record a new generation. So every node that reads the record drops the
+    /// tag's ids from memory, because the database may have granted them twice, and nothing that
+    /// was granted before can be given back. `far` confirms a raise by more than 10^12, by more
+    /// than 200 periods, or by more than half of the failover margin.
     ///
     /// Returns the record, and whether `max_id` was lower than `at_least` before.
     ///
     /// # Errors
-    /// `Refused` for what is no id, `Conflict` for a tag that is sealed, `Unconfirmed`,
-    /// `UnknownTag`, failures of the store.
+    /// `Refused` if `at_least` is not a valid id; `Conflict` for a sealed tag, and for a number
+    /// that the counter of this tag with periods cannot have; `Unconfirmed`; `UnknownTag`; failures
+    /// of the store.
     pub async fn advance(
         &self,
         tag: &Tag,
@@ -352,6 +366,9 @@ impl<'a> TagAdmin<'a> {
                 return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
             }
             let settings = readable_settings(record)?;
+            if let Some(reset) = meaning.reset {
+                reset.check_next(at_least).map_err(TagAdminError::Conflict)?;
+            }
             if far == Confirm::No {
                 self.confirm_jump(record, meaning, at_least)?;
             }
@@ -364,7 +381,76 @@ impl<'a> TagAdmin<'a> {
         Ok((record, raised))
     }
 
-    /// Refuses a raise that loses many ids, or that a failover may lose.
+    /// Reopens a tag with periods that a wrong clock has closed: that clock opened a later period, and the tag has
+    /// no ids until that period begins. The tag goes on in the present period, above the greatest id of this
+    /// period that may have been issued ([`Reopening::above`]). Ids of later periods that were issued are not
+    /// issued again: when such a period begins, its numbers start after them.
+    ///
+    /// The record gets a new generation, and its counter is raised far above the old value, so that no node takes
+    /// the record for one that was reset to an older state.
+    ///
+    /// # Errors
+    /// `Conflict` for a tag without periods, a family, a sealed tag and a tag that is not closed, and if this
+    /// program's clock is not set or shows another period than the store's clock; `Refused` for numbers that do
+    /// not fit; `Unconfirmed`; `UnknownTag`; failures of the store.
+    pub async fn reopen(
+        &self,
+        tag: &Tag,
+        reopening: Reopening,
+        clock: &dyn Clock,
+        confirmed: Confirm,
+    ) -> Result<TagRecord, TagAdminError> {
+        let ours = clock.wall_millis();
+        let theirs = match self.store.clock() {
+            Some(request) => request.await?,
+            None => ours,
+        };
+        let generation = Some(TagGeneration::draw());
+        self.update(tag, |record| {
+            let meaning = usable(record)?;
+            let conflict = |why: String| TagAdminError::Conflict(why);
+            if record.is_sealed() {
+                return Err(conflict(StoreErrorKind::Moved.to_string()));
+            }
+            if ours < RELEASED {
+                let unset = StoreErrorKind::ClockUnset { now: ours };
+                return Err(conflict(unset.to_string()));
+            }
+            if record.is_family() {
+                let why = "a family has no ids of its own: reopen its members, one by one";
+                return Err(conflict(why.into()));
+            }
+            let Some(reset) = meaning.reset else {
+                return Err(conflict("the tag's numbers never begin again: no clock closes it".into()));
+            };
+            if reset.first_number(ours, theirs).is_none() {
+                return Err(conflict(format!(
+                    "this host's clock shows {}, and that of the store {}, which are different periods: set the clock that \
+                     is wrong",
+                    ours.utc(),
+                    theirs.utc()
+                )));
+            }
+            if record.closed_until(ours).is_none() {
+                return Err(conflict("the tag is open: there is nothing to reopen".into()));
+            }
+            let reopened = reset.reopen(record.max_id, ours, reopening.above, reopening.first_taken);
+            let (reset, next) = reopened.map_err(TagAdminError::Refused)?;
+            if confirmed == Confirm::No {
+                return Err(TagAdminError::Unconfirmed(reset.what_reopening_means(next, reopening.above)));
+            }
+            let settings = TagSettings { generation, ..readable_settings(record)?.clone() };
+            Ok(TagUpdate {
+                meaning: Some(Meaning { reset: Some(reset), ..meaning }),
+                at_least: Some(next),
+                settings: Some(settings),
+                ..TagUpdate::of(record.clone())
+            })
+        })
+        .await
+    }
+
+    /// Refuses a raise that skips very many ids, or after which a failover could repeat ids.
     fn confirm_jump(
         &self,
         record: &TagRecord,
@@ -379,7 +465,7 @@ impl<'a> TagAdmin<'a> {
                 "that skips {skips} ids, which are lost for ever: look at the number again"
             )));
         }
-        let own = record.settings.as_ref().ok().and_then(|it| meaning.own_failover_margin(it));
+        let own = record.settings.as_ref().ok().and_then(|it| it.own_failover_margin(meaning));
         let margin = self.failover_margin.map(|margin| own.unwrap_or(margin));
         match margin.filter(|margin| skips > margin / 2) {
             Some(margin) => Err(TagAdminError::Unconfirmed(format!(
@@ -442,13 +528,13 @@ impl<'a> TagAdmin<'a> {
         }
     }
 
-    /// Removes up to a page of the members of a family, behind `after`, and returns how many they
-    /// were, and where the next page begins. Whether the family is still there does not matter; as
-    /// long as it is, members that were not yet made may be.
+    /// Deletes at most one page of the members of a family, from `after` on. Returns how many were
+    /// deleted, and where the next page begins. The family itself need not exist any more; as long
+    /// as it exists, new members may be made meanwhile.
     ///
     /// # Errors
-    /// `Refused` for a name that is no family's; those of [`Self::delete`], after which the members
-    /// that come earlier are gone.
+    /// `Refused` if `family` is not a family's name; the errors of [`Self::delete`], after which
+    /// the members before the failed one are deleted.
     pub async fn delete_members(
         &self,
         family: &Tag,
@@ -470,7 +556,7 @@ impl<'a> TagAdmin<'a> {
         Ok((deleted, page.next))
     }
 
-    /// Closes a tag for allocations, and returns its record as it was then, and what it granted.
+    /// Seals a tag, and returns its record as it was before, and what it granted.
     async fn seal(
         &self,
         record: TagRecord,
@@ -496,8 +582,8 @@ impl<'a> TagAdmin<'a> {
     }
 }
 
-/// What the record's numbers mean; an error where that is not known: then nothing may be changed of
-/// it.
+/// The meaning of the record's numbers; an error if this version cannot read it: then no change of
+/// the record is allowed.
 fn usable(record: &TagRecord) -> Result<Meaning, TagAdminError> {
     record.meaning.clone().map_err(|error| {
         let kind = StoreErrorKind::BadRecord(error.to_string());
@@ -542,7 +628,7 @@ fn changed_family(
     }))
 }
 
-/// An id that somebody wrote. The greatest would use the tag up.
+/// Refuses a number that is no id, and `i64::MAX`, after which the tag would have no ids left.
 fn check_id(what: &str, id: i64) -> Result<(), TagAdminError> {
     if (0..i64::MAX).contains(&id) {
         return Ok(());
@@ -550,10 +636,11 @@ fn check_id(what: &str, id: i64) -> Result<(), TagAdminError> {
     Err(TagAdminError::Refused(format!("{what} is 0 to {}", i64::MAX - 1)))
 }
 
-/// The meaning of a tag with its newest key.
+/// The meaning of the tag with the newest key in `keys`, which must be newer than the tag's own.
 ///
 /// # Errors
-/// `Conflict` for a tag without keys, `NoKey` where there is no newer one.
+/// If `keys` has no newer key: `NoKey`; or `Conflict` if the tag's key has the last version that the
+/// tag's domain can have. `Conflict` also for a tag whose ids are not scrambled.
 fn newer_meaning(keys: &KeyRing, meaning: Meaning, tag: &Tag) -> Result<Meaning, TagAdminError> {
     let Shape::Scramble { domain, key } = meaning.shape else {
         let why = "the tag's ids are not scrambled: it has no key";

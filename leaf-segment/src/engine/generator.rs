@@ -1,31 +1,28 @@
-//! Ids of the tags of one store: what a program opens, asks and closes.
+//! The generator of segment ids: what a program opens, takes ids from and closes.
 //!
-//! A generator knows the tags that it was asked for ([`TagSet`]). Another one is looked up in the
-//! store ([`LookUps`]), and its record is read again now and then ([`Refresh`]).
+//! A generator keeps the tags in memory that it was asked for ([`TagSet`]). Any other tag is looked
+//! up in the store ([`LookUps`]) first. The records of the tags in memory are read again at
+//! intervals ([`Refresh`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leaf_core::{Health, Tag};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::handle::TagHandle;
 use super::known_tags::KnownTags;
-use super::look_ups::LookUps;
-use super::members::MemberRates;
 use super::records::{self, Refresh};
-use super::store_client::StoreClient;
-use super::tag_set::TagSet;
+use super::shared::Shared;
 use super::view::{TagView, Totals};
 use crate::engine::{health, rate};
 use crate::{SegmentConfig, SegmentError, SegmentErrorKind, SegmentSource};
 
-/// A store that was asked nothing for so long is asked whether it is still there: so an outage is
-/// known within twice that. In an outage it is asked four times as often.
+/// After this time without a request to the store, the generator checks that it is still available:
+/// so an outage is noticed within twice this time. During an outage it checks four times as often.
 const IDLE: Duration = Duration::from_secs(4);
-/// How long a close gives ids back.
+/// How long [`SegmentGenerator::close`] may take to give unused ids back.
 const GIVE_BACK: Duration = Duration::from_secs(5);
 
 /// Hands out ids of the tags of one [`SegmentSource`]. Cheap to clone.
@@ -34,25 +31,9 @@ pub struct SegmentGenerator {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) store_client: Arc<StoreClient>,
-    pub(crate) tags: Arc<TagSet>,
-    pub(crate) look_ups: LookUps,
-    pub(crate) member_rates: MemberRates,
-    /// Whoever holds it reads records and applies them.
-    pub(crate) reading: tokio::sync::Mutex<()>,
-    /// Whether the store could be read at least once.
-    pub(crate) loaded: AtomicBool,
-    /// How often the record of a known tag is read, in milliseconds.
-    pub(crate) refresh_millis: AtomicU64,
-    /// Whether the log knows that records cannot be read.
-    pub(crate) reading_fails: AtomicBool,
-}
-
 impl SegmentGenerator {
-    /// Finds out whether the store can be read, and starts to keep the tags up to date that are asked
-    /// for. Call it in a tokio runtime.
+    /// Checks whether the store can be read, and starts the tasks that keep the requested tags up
+    /// to date. Call it within a tokio runtime.
     ///
     /// A store that does not answer is no error: the generator goes on asking, and
     /// [`Self::health`] says so.
@@ -101,8 +82,9 @@ impl SegmentGenerator {
         Self { shared }
     }
 
-    /// Asks the store whether it is there, unless it was asked anything within `lately`. The health shows the
-    /// result. By itself the generator asks after four seconds.
+    /// Checks whether the store is available, unless a request was sent to it within `lately`;
+    /// [`Self::health`] shows the result. Without this call, the generator checks after four seconds without
+    /// a request.
     pub async fn look_at_store(&self, lately: Duration) {
         if self.shared.store_client.idle_for() >= lately {
             self.shared.store_client.try_allocating().await;
@@ -115,18 +97,19 @@ impl SegmentGenerator {
         self.shared.tags.find(tag).filter(|handle| !handle.state.has_ended())
     }
 
-    /// A look-up of one's own, faster than [`Self::known`]: keep one per thread.
+    /// Returns a look-up of tags that is faster than [`Self::known`]: keep one per thread.
     #[must_use]
     pub fn known_tags(&self) -> KnownTags {
         self.shared.tags.known_tags()
     }
 
-    /// The handle of a tag. One that is not known yet is looked up in the store.
+    /// Returns the handle of a tag. A tag that is not in memory yet is looked up in the store.
     ///
     /// # Errors
-    /// `BadTag`, `UnknownTag`, `Disabled`; `Record` or `Key` where its ids cannot be made here;
-    /// `StoreDown`, `StoreRefused` or `Deadline` when the look-up got no answer; `TooManyNames` where
-    /// 10,000 names wait for one already; `Closed`.
+    /// `BadTag`, `UnknownTag`, `Disabled`; `Family` and `FamilyFull`; `Record` or `Key` if its ids
+    /// cannot be made here; `StoreDown`, `StoreRefused` or `Deadline` if the look-up got no answer;
+    /// `TooManyNames` if 10,000 names already wait for a look-up, or the family may make no more
+    /// members in this second; `Closed`.
     pub async fn tag(&self, tag: &str) -> Result<TagHandle, SegmentError> {
         if let Some(handle) = self.known(tag) {
             return Ok(handle);
@@ -153,8 +136,8 @@ impl SegmentGenerator {
         self.shared.store_client.soon.read_all();
     }
 
-    /// Reads the record of one tag and follows it: what was changed in the store before holds here
-    /// when this returns. A store that does not answer is asked again soon.
+    /// Reads the record of one tag and applies it: a change that was made in the store before this call
+    /// is in effect here when this returns. If the store does not answer, it is asked again soon.
     pub async fn follow(&self, tag: &Tag) {
         // A task of its own: a caller that leaves must not leave the change to the next reading.
         let (done, followed) = tokio::sync::oneshot::channel();
@@ -167,13 +150,22 @@ impl SegmentGenerator {
         let _ = followed.await;
     }
 
-    /// Drops every id that is in memory. Each handle ends with `Changed`; [`Self::tag`] gives a new
-    /// one, which fetches anew. For a process that goes on from a snapshot of its memory (AWS Lambda
-    /// SnapStart, CRIU), from which other processes go on, too: call it there before an id is taken.
-    /// Nothing is given back.
+    /// Drops every id in memory, and gives none back. Each handle ends with `Changed`;
+    /// [`Self::tag`] returns a new one, which fetches anew. For a process that was restored from a
+    /// snapshot of its memory (AWS Lambda SnapStart, CRIU): others may be restored from the same
+    /// snapshot and hold the same ids. Call it after the restore, before an id is taken.
     pub fn begin_anew(&self) {
         self.shared.store_client.begin_anew();
         self.shared.end_all(&SegmentErrorKind::Changed);
+    }
+
+    /// Whether the clock was set so lately that periods do not follow it yet.
+    #[must_use]
+    pub fn is_clock_in_doubt(&self) -> bool {
+        let clock = &self.shared.store_client.period_clock;
+        // A look: nobody may have needed the time since it was set.
+        clock.now();
+        clock.in_doubt().is_some()
     }
 
     /// Whether ids can be handed out now.
@@ -183,8 +175,8 @@ impl SegmentGenerator {
         health::of(&self.shared.store_client, loaded, &self.shared.tags.all())
     }
 
-    /// A look at known tags, up to `most` of them, in the order of their names from the first one
-    /// behind `after` on.
+    /// Returns the state of tags in memory, in the order of their names: at most `most` tags,
+    /// beginning with the first name after `after`.
     #[must_use]
     pub fn views(&self, after: Option<&str>, most: usize) -> Vec<TagView> {
         let tags = self.shared.tags.all();
@@ -222,7 +214,7 @@ impl SegmentGenerator {
         store_client.tasks.wait().await;
         // A look-up that was under way may have added one.
         self.shared.end_all(&SegmentErrorKind::Closed);
-        if tokio::time::timeout(GIVE_BACK, self.shared.return_unused()).await.is_err() {
+        if tokio::time::timeout(GIVE_BACK, return_unused(&self.shared)).await.is_err() {
             tracing::warn!("not all unused ids could be given back within {GIVE_BACK:?}");
         }
         // Also of tags whose marks are written behind, and that have ended since.
@@ -233,44 +225,14 @@ impl SegmentGenerator {
     }
 }
 
-impl Shared {
-    fn new(store: Arc<dyn SegmentSource>, config: SegmentConfig) -> Arc<Self> {
-        let refresh = u64::try_from(config.refresh.as_millis()).unwrap_or(u64::MAX);
-        Arc::new(Self {
-            store_client: Arc::new(StoreClient::new(store, config)),
-            tags: Arc::default(),
-            look_ups: LookUps::default(),
-            member_rates: MemberRates::default(),
-            reading: tokio::sync::Mutex::default(),
-            loaded: AtomicBool::new(false),
-            refresh_millis: AtomicU64::new(refresh),
-            reading_fails: AtomicBool::new(false),
-        })
+/// Gives the unused ids of all tags back.
+async fn return_unused(shared: &Shared) {
+    let mut requests = JoinSet::new();
+    for handle in shared.tags.all().values() {
+        let Some(unused) = handle.state.take_unused() else { continue };
+        let state = Arc::clone(&handle.state);
+        let beginning = shared.store_client.beginning();
+        requests.spawn(async move { records::give_back(&state, unused, beginning).await });
     }
-
-    pub(crate) fn end_all(&self, why: &SegmentErrorKind) {
-        for handle in self.tags.all().values() {
-            handle.state.end(why.clone());
-        }
-    }
-
-    /// Gives the unused ids of all tags back.
-    async fn return_unused(&self) {
-        let mut requests = JoinSet::new();
-        for handle in self.tags.all().values() {
-            let Some(unused) = handle.state.take_unused() else { continue };
-            let state = Arc::clone(&handle.state);
-            let beginning = self.store_client.beginning();
-            requests.spawn(async move { records::give_back(&state, unused, beginning).await });
-        }
-        requests.join_all().await;
-    }
-
-    fn sample_rates(&self) {
-        let now = Instant::now();
-        for handle in self.tags.all().values() {
-            let issued = handle.state.issued();
-            handle.state.control().rate.sample(now, issued);
-        }
-    }
+    requests.join_all().await;
 }

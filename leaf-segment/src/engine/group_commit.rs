@@ -1,13 +1,13 @@
-//! Strict order: the callers of one tag share allocations, and each waits for its own.
+//! Strict order: the callers of one tag share allocations, and each gets its own part of the range.
 //!
 //! Invariant: a request never joins an allocation that has begun. So, if one request was answered
-//! before another was sent, to whatever node, the allocation of the second began after that of the
-//! first was durable, and the store, which changes one record by one statement after the other,
-//! granted it greater ids.
+//! before a second one was sent, to whatever node, the allocation for the second began after that
+//! for the first was durable. The store applies the statements on one record one after the other,
+//! so that the second request gets greater ids.
 //!
-//! There is no buffer, no leader and no clock. One task per tag collects whoever waits, allocates
-//! exactly what they asked for, hands the range out in the order of their arrival, and goes on with
-//! those who came meanwhile.
+//! There is no buffer, no leader and no clock. One task per tag collects the waiting requests,
+//! allocates exactly what they ask for, distributes the range in the order of their arrival, and
+//! goes on with the requests that came meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,24 +23,25 @@ use crate::{SegmentError, StoreError, StoreErrorKind};
 
 /// The most ids of one allocation.
 const MOST_IDS: u64 = 1_000_000;
-/// For so long an allocation is tried again that failed in a way that may pass: a connection that
-/// the server has closed since, or a conflict in a cluster.
+/// How long an allocation is retried after a failure that may pass: a connection that the server
+/// has closed, or a conflict in a cluster.
 const AGAIN_FOR: Duration = Duration::from_millis(300);
 /// How often at most.
 const MOST_TRIES: u32 = 30;
 /// Upper bound of the random pause before a try; it grows with the first tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// For so long after an allocation has failed, callers are told so without a request to the store.
+/// How long after an outage callers get its error without a new request to the store.
 const FAILURE_HOLDS: Duration = Duration::from_millis(50);
 
-/// Who waits for ids of a tag in strict order. It takes little room in the many tags that are not.
+/// The callers that wait for ids of a tag in strict order. Allocated at the first use, since most
+/// tags are in relaxed order.
 #[derive(Debug, Default)]
 pub(crate) struct Queue(OnceLock<Box<Mutex<Requests>>>);
 
 #[derive(Debug, Default)]
 struct Requests {
     waiting: VecDeque<Request>,
-    /// Whether a task is under way that takes them.
+    /// Whether a task is running that serves the waiting requests.
     served: bool,
 }
 
@@ -56,12 +57,12 @@ impl Queue {
         self.0.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody waits.
+    /// Whether a task serves requests now.
     pub(crate) fn is_served(&self) -> bool {
         self.0.get().is_some() && self.lock().served
     }
 
-    /// Lets everybody who waits go without an answer.
+    /// Drops all waiting requests without an answer.
     pub(crate) fn clear(&self) {
         if self.0.get().is_some() {
             let left = std::mem::take(&mut self.lock().waiting);
@@ -70,7 +71,7 @@ impl Queue {
     }
 }
 
-/// Asks for `count` ids that follow each other. No answer comes when the tag ends meanwhile.
+/// Requests `count` consecutive numbers. If the tag ends meanwhile, no answer is sent.
 pub(crate) fn join(
     state: &Arc<TagState>,
     count: Step,
@@ -78,8 +79,8 @@ pub(crate) fn join(
     let (answer, range) = oneshot::channel();
     let first = {
         let mut requests = state.queue.lock();
-        // Those who came first find out whether the store answers again; nobody waits for one that
-        // is known to be away.
+        // The requests that came first find out whether the store answers again. Later ones do not
+        // wait for a store that is known to be unavailable.
         let known_for = state.store_client.config.attempt + AGAIN_FOR + FAILURE_HOLDS;
         if requests.served
             && let Some(outage) = state.recent_outage(known_for)
@@ -105,8 +106,8 @@ pub(crate) fn join(
     range
 }
 
-/// The one task of a tag, until it has told that it ends; it also ends when the store panics or the
-/// generator closes.
+/// Marks the tag's task as running until it has announced its end. If it ends earlier, because the
+/// store panics or the generator closes, the waiting requests get no answer.
 struct Serving(Option<Arc<TagState>>);
 
 impl Drop for Serving {
@@ -121,8 +122,8 @@ impl Drop for Serving {
     }
 }
 
-/// Takes those who wait now, as many as one allocation serves; `None` lets the next caller start a
-/// task.
+/// Takes the waiting requests, as many as one allocation can serve. If there are none, returns
+/// `None` and lets the next caller start a new task.
 fn next_group(state: &TagState) -> Option<Vec<Request>> {
     let mut requests = state.queue.lock();
     let mut group = Vec::with_capacity(requests.waiting.len());
@@ -143,8 +144,8 @@ fn next_group(state: &TagState) -> Option<Vec<Request>> {
     requests.served.then_some(group)
 }
 
-/// Allocates what the group asked for, and hands it out. Near the end of the numbers those who came
-/// first get theirs.
+/// Allocates what the group asks for, and distributes it. If too few numbers are left for all,
+/// those that came first get theirs.
 async fn serve(state: &Arc<TagState>, group: Vec<Request>) {
     let mut groups = VecDeque::from([group]);
     while let Some(mut group) = groups.pop_front() {
@@ -233,8 +234,8 @@ fn failed(state: &TagState, error: StoreError) -> SegmentError {
     let error = Arc::new(error);
     if error.is_outage() {
         state.store_client.tell_failure(&error);
-        // Whoever reads records notices the end of the outage, also if nobody asks for ids any
-        // more.
+        // The task that reads records then notices the end of the outage, even if nobody asks for
+        // ids any more.
         state.store_client.soon.try_store();
     }
     state.store_client.note(Some(&error));

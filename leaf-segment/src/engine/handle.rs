@@ -8,19 +8,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use leaf_core::{Id, IdRange, Step, Tag};
+use leaf_shape::{Ids, Meaning, Order, TextError, Texts};
 use tokio::time::Instant;
 
 use super::buffer::Take;
 use super::refill::{self, Direct};
 use super::tag_state::TagState;
 use crate::engine::group_commit;
-use crate::meaning::{Ids, Meaning, Order, TextError, Texts};
 use crate::store::TagGeneration;
 use crate::{SegmentError, SegmentErrorKind};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
-/// When the tag's record is deleted, disabled, made again or repaired, or its ids get another key,
+/// When the tag's record is deleted, disabled, made again, repaired or reopened, or its ids get another key,
 /// the handle ends: every call then fails with [`SegmentErrorKind::UnknownTag`],
 /// [`SegmentErrorKind::Disabled`] or [`SegmentErrorKind::Changed`], also after the record was made
 /// or enabled again. Ask the generator for a new handle.
@@ -51,8 +51,8 @@ impl TagHandle {
     ///
     /// # Errors
     /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or
-    /// `Deadline`. At once: `UnknownTag` when the record is gone, `Changed` when it was made again
-    /// or has another key, `Moved`, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind`
+    /// `Deadline`. At once: `UnknownTag` when the record is gone, `Changed` when it was made again or
+    /// reopened, or has another key, `Moved`, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind`
     /// where numbers of a later period were granted, `Key` where the key of scrambled ids is
     /// missing, `Guard` or `Record` when an operator must repair it, `Closed`.
     pub async fn next(&self) -> Result<Id, SegmentError> {
@@ -65,8 +65,8 @@ impl TagHandle {
         }
     }
 
-    /// Waits until ids are there, so that the first caller need not; takes none. A tag in strict
-    /// order never has any in memory: then it does nothing.
+    /// Waits until ids are in memory, and takes none, so that the first caller need not wait. Does
+    /// nothing in a tag in strict order, which never has ids in memory.
     ///
     /// # Errors
     /// The errors of [`Self::next`].
@@ -78,36 +78,29 @@ impl TagHandle {
         self.wait_for(self.deadline(), |handle| (handle.stock() > 0).then_some(())).await
     }
 
-    /// Takes what one segment has at once: at least 1 id, at most `most` and 65,536; never waits.
-    /// `None` also starts a refill, so that a later call succeeds; a tag whose ids are no ranges
-    /// ([`Meaning::has_ranges`]) never has one, see [`Self::try_take_ids`].
+    /// Takes several ids from one segment: at least 1, at most `most`, and never more than 65,536.
+    /// Does not wait: if there are none, it returns `None` and starts a refill, so that a later
+    /// call succeeds.
     #[must_use]
-    pub fn try_take(&self, most: usize) -> Option<IdRange> {
-        self.state.shaped.is_none().then(|| self.try_take_numbers(most))?
-    }
-
-    /// As [`Self::try_take`], in every tag.
-    #[must_use]
-    pub fn try_take_ids(&self, most: usize) -> Option<Ids> {
+    pub fn try_take(&self, most: usize) -> Option<Ids> {
         let numbers = self.try_take_numbers(most)?;
         Some(Ids::of_range(numbers, self.state.mapping()))
     }
 
-    fn try_take_numbers(&self, most: usize) -> Option<IdRange> {
+    /// Does what [`Self::try_take`] does, but returns the numbers, before ids are made of them.
+    pub(crate) fn try_take_numbers(&self, most: usize) -> Option<IdRange> {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         self.taken(self.state.numbers().take_run(most))
     }
 
-    /// Takes exactly `count` ids, as one or more ranges in increasing order, and waits where it
-    /// must. More than a segment holds is fetched from the store directly: such a range is
-    /// unordered against the ids of [`Self::next`].
+    /// Takes exactly `count` ids; waits for a refill if necessary. If `count` is more than a
+    /// segment holds, the ids are fetched from the store directly; then there is no order between
+    /// them and those of [`Self::next`]. In strict order no other caller's ids lie between them.
     ///
     /// # Errors
     /// `BadCount` unless `count` is 1 to
-    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take) or the tag's own limit;
-    /// `NoRanges` in a tag whose ids are scrambled or interleaved, so that they form no ranges (use
-    /// [`Self::take_ids`]); else those of [`Self::next`]. Ids that were taken before an error are lost, which makes a
-    /// gap.
+    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take) or the tag's own limit; else those
+    /// of [`Self::next`]. Ids that were taken before an error are lost, which makes a gap.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -118,22 +111,14 @@ impl TagHandle {
     /// # store.create(&NewTag::sample()).await?;
     /// # let segments = SegmentGenerator::open(store, SegmentConfig::default()).await;
     /// let orders = segments.tag("leaf-segment-test").await?;
-    /// let ranges = orders.take(500).await?;
+    /// let ids = orders.take(500).await?;
+    /// assert_eq!(ids.len(), 500);
+    /// let ranges = ids.into_ranges().ok_or("the ids of a plain tag are ranges")?;
     /// assert_eq!(ranges.iter().map(|range| range.len()).sum::<u64>(), 500);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn take(&self, count: usize) -> Result<Vec<IdRange>, SegmentError> {
-        self.check_ranges()?;
-        self.take_numbers(count).await
-    }
-
-    /// Takes exactly `count` ids, and waits where it must, in every tag. In strict order they
-    /// follow each other.
-    ///
-    /// # Errors
-    /// The errors of [`Self::take`], but `NoRanges`.
-    pub async fn take_ids(&self, count: usize) -> Result<Ids, SegmentError> {
+    pub async fn take(&self, count: usize) -> Result<Ids, SegmentError> {
         let numbers = self.take_numbers(count).await?;
         let ids = Ids::of_ranges(numbers, self.state.mapping());
         Ok(ids.expect("at least one id was asked for, and taken"))
@@ -166,23 +151,30 @@ impl TagHandle {
         Ok(ranges)
     }
 
-    /// Takes exactly `count` ids that follow each other without a gap. What the current segment has
-    /// left is kept for others when it is too little: then the ids are fetched from the store
-    /// directly, unordered against those of [`Self::next`].
+    /// Takes exactly `count` consecutive ids. If the current segment has too few left, they stay
+    /// there for other callers, and the ids are fetched from the store directly; then there is no
+    /// order between them and those of [`Self::next`].
     ///
     /// # Errors
-    /// The errors of [`Self::take`].
+    /// `NoRanges` in a tag whose ids are scrambled or interleaved, so that they form no ranges; else those
+    /// of [`Self::take`].
     pub async fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
         self.check_ranges()?;
         let step = self.check_count(count)?;
-        if self.is_strict() {
-            return self.in_turn(step, self.deadline()).await;
-        }
-        let taken = self.state.numbers().take_contiguous(step.get());
+        let taken = match self.is_strict() {
+            true => return Ok(self.ids_of(self.in_turn(step, self.deadline()).await?)),
+            false => self.state.numbers().take_contiguous(step.get()),
+        };
         match taken.and_then(|taken| self.taken(taken)) {
             Some(range) => Ok(range),
             None => Ok(self.fetch(step, self.deadline()).await?.range),
         }
+    }
+
+    /// Returns the range of ids for a range of numbers, in a tag whose ids form ranges.
+    fn ids_of(&self, numbers: IdRange) -> IdRange {
+        let ids = Ids::of_range(numbers, self.state.mapping()).into_ranges();
+        ids.and_then(|ranges| ranges.first().copied()).expect("a tag that has ranges")
     }
 
     /// What the tag's numbers mean.
@@ -191,15 +183,14 @@ impl TagHandle {
         self.state.meaning()
     }
 
-    /// Which making or repair of the tag this handle's ids are of; `None` where the record has no
-    /// generation.
+    /// The generation of the record that this handle's ids belong to; `None` if the record has none.
     #[must_use]
     pub fn generation(&self) -> Option<TagGeneration> {
         self.state.generation()
     }
 
-    /// The step of the tag's record: how many ids a node reserves at least. `None` where the record
-    /// holds a number that is none.
+    /// The step of the tag's record: how many ids a node reserves at least. `None` if the number in
+    /// the record is not a valid step.
     #[must_use]
     pub fn step(&self) -> Option<Step> {
         self.state.control().policy.as_ref().ok().map(|policy| policy.record())
@@ -216,13 +207,13 @@ impl TagHandle {
     #[must_use]
     pub fn texts(&self) -> Option<Texts> {
         let text = self.state.text.as_ref()?;
-        Some(text.now(&*self.state.store_client.config.clock))
+        Some(text.at(self.state.store_client.config.clock.wall_millis()))
     }
 
-    /// The id of a text. Whether it was ever issued, the text does not tell.
+    /// Reads the id from a text. Does not check whether the id was ever issued.
     ///
     /// # Errors
-    /// The tag has no template, or the text is none of its texts: its check digits are wrong, say.
+    /// The tag has no template, or the text does not match it: a check digit is wrong, for example.
     pub fn read_text(&self, text: &str) -> Result<Id, TextError> {
         self.state.text.as_ref().ok_or(TextError::NoTemplate)?.read(text)
     }
@@ -231,9 +222,9 @@ impl TagHandle {
         self.state.meaning().order == Order::Strict
     }
 
-    /// The id of the highest number that this handle's callers took, which is the highest id unless
-    /// ids are scrambled; `None` before the first. It says nothing of other processes, and while
-    /// segments change it may be one that was taken shortly before.
+    /// The id of the highest number that callers of this handle or its clones took, which is the
+    /// highest id unless ids are scrambled; `None` before the first. Other processes may have taken
+    /// higher ones. While the segment changes, an id taken shortly before may be returned.
     #[must_use]
     pub fn last_issued(&self) -> Option<Id> {
         let direct = self.state.control().direct_end.map(|end| end - 1);
@@ -265,13 +256,13 @@ impl TagHandle {
     }
 
     pub(crate) fn check_ranges(&self) -> Result<(), SegmentError> {
-        match self.state.mapping() {
-            None => Ok(()),
-            Some(_) => Err(SegmentError::new(SegmentErrorKind::NoRanges, self.state.tag.as_str())),
+        match self.meaning().has_ranges() {
+            true => Ok(()),
+            false => Err(SegmentError::new(SegmentErrorKind::NoRanges, self.state.tag.as_str())),
         }
     }
 
-    /// What was taken; sees to the refill.
+    /// Returns what was taken, and starts a refill if one is due.
     #[inline]
     fn taken<T>(&self, taken: Take<T>) -> Option<T> {
         match taken {
@@ -325,7 +316,7 @@ impl TagHandle {
         })
     }
 
-    /// Takes `count` ids in strict order: they follow each other.
+    /// Takes `count` consecutive numbers of a tag in strict order.
     async fn in_turn(&self, count: Step, deadline: Instant) -> Result<IdRange, SegmentError> {
         let state = &self.state;
         if let Some(error) = state.immediate_error() {
@@ -346,7 +337,7 @@ impl TagHandle {
         }
     }
 
-    /// Fetches `count` ids past the buffer.
+    /// Fetches `count` ids from the store directly, without the buffer.
     pub(crate) async fn fetch(
         &self,
         count: Step,

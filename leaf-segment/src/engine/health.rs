@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use leaf_core::{Health, HealthCode, HealthReason};
+use leaf_shape::Order;
 
 use super::handle::TagHandle;
 use super::known_tags::TagMap;
 use super::store_client::StoreClient;
-use crate::meaning::Order;
 use crate::{SegmentErrorKind, StoreErrorKind};
 
-/// For how long the health tells of a tag that waits for a clock: nobody may ask for it again.
+/// How long the health reports a tag that failed for a clock: perhaps nobody asks for it again.
 const LATELY: Duration = Duration::from_secs(300);
 
 /// How many of the tags that need an operator are named.
 const NAMED: usize = 3;
 
-/// The health of these tags. `loaded`: whether the store was ever read. No reason hides
-/// another one.
+/// The health of a generator with these tags. `loaded`: whether the store was ever read. All
+/// reasons are reported, not only the first.
 pub(crate) fn of(store_client: &StoreClient, loaded: bool, tags: &TagMap) -> Health {
     if store_client.stop.is_cancelled() {
         return Health::not_ready(HealthCode::Stopping, "segment mode is closed");
@@ -63,8 +63,8 @@ fn from_stock(tags: &TagMap, trouble: &str) -> Health {
     ])
 }
 
-/// Names the tags that have this `problem`, and what it is; `waits` tells it of those that are only
-/// counted.
+/// Reports the tags that have this `problem`: the first few by name and with the problem, the
+/// others by their number and with the text `waits`.
 fn named(
     code: HealthCode,
     waits: &str,
@@ -89,13 +89,13 @@ fn named(
     Health::degraded(code, texts.join("; "))
 }
 
-/// Whether the numbers of a tag begin again by a clock that is not believed now.
+/// Reports a clock that was set and is not believed yet, if a tag has periods.
 fn clock(store_client: &StoreClient, tags: &TagMap) -> Health {
     let has_periods = || tags.values().any(|handle| handle.meaning().reset.is_some());
     match store_client.period_clock.in_doubt() {
         Some(by) if has_periods() => {
             let text = format!(
-                "the clock was set by {by:#}: periods go on as if it had not been, until it has stayed so for a minute"
+                "the clock was set {by}: periods go on as if it had not been, until it has stayed so for a minute"
             );
             Health::degraded(HealthCode::Clock, text)
         }
@@ -103,8 +103,7 @@ fn clock(store_client: &StoreClient, tags: &TagMap) -> Health {
     }
 }
 
-/// Which clock kept a tag whose numbers begin again from getting some, if the last attempt failed
-/// for a clock.
+/// Why the last attempt for a tag with periods failed recently, if the reason was a clock.
 fn closed_period(handle: &TagHandle) -> Option<String> {
     let control = handle.state.control();
     let failure = control.failure.as_ref().filter(|failure| failure.at.elapsed() < LATELY)?;

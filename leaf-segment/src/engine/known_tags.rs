@@ -39,7 +39,7 @@ impl KnownTags {
         Self(Cache::new(Arc::clone(tags)))
     }
 
-    /// The handle of a tag that is known and in use; follows the generator's set of tags.
+    /// The handle of a tag that is in memory and has not ended. New tags may be missing for a second.
     #[inline]
     pub fn get(&mut self, tag: &str) -> Option<&TagHandle> {
         self.0.load().get(tag).filter(|handle| !handle.state.has_ended())
@@ -48,10 +48,10 @@ impl KnownTags {
     /// Looks all of these tags up, then calls `using` for each of them in turn, with the handle
     /// that [`Self::get`] returns, until it breaks off.
     ///
-    /// For callers that take ids of many tags in turn. What the look-up and the next id read from
-    /// memory is read for [`Self::AT_A_TIME`] tags at once here. One after the other they would
-    /// wait for memory each, since to take an id is an atomic addition, behind which the processor
-    /// begins no reading before it is done.
+    /// For callers that take ids of many tags in turn. What the look-up and the next id need from
+    /// memory is read for [`Self::AT_A_TIME`] tags at once. Tag by tag, each would wait for memory,
+    /// because taking an id is an atomic addition, and the processor starts no later read before it
+    /// is done.
     pub fn each<'a>(
         &'a mut self,
         tags: &[&str],
@@ -73,8 +73,9 @@ impl KnownTags {
         ControlFlow::Continue(())
     }
 
-    /// For so many tags [`Self::each`] reads memory at once: more than a processor can, and few
-    /// enough for its smallest cache.
+    /// How many tags [`Self::each`] looks up before it calls `using` for them, so that the reads
+    /// from memory overlap: more than a processor can have under way, but few enough that all data
+    /// fits into its smallest cache.
     pub const AT_A_TIME: usize = 16;
 }
 

@@ -1,9 +1,9 @@
-//! Leased ranges: ids that leave this process whole, to be handed out elsewhere.
+//! Leased ranges: whole ranges of ids that are handed out outside of this process.
 //!
-//! Invariant: a leased range is one allocation in the store, asked for after the call began. So
-//! whoever asks for one after the other gets rising ranges, whichever node each comes from. What
-//! the holder did not use goes back by compare-and-set, and only from whom the range was leased:
-//! the ticket proves it, once.
+//! Invariant: a leased range is one allocation in the store, which begins after the call began. So
+//! a client that leases one range after the other gets rising ranges, whichever nodes they come
+//! from. Unused ids go back by compare-and-set, and only from the holder of the range: the ticket
+//! proves that, and only once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,24 +11,24 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use leaf_core::IdRange;
+use leaf_shape::Order;
 use tokio::sync::oneshot;
 
 use super::store_client::StoreClient;
 use super::tag_state::TagState;
-use crate::meaning::Order;
 use crate::{SegmentError, SegmentErrorKind, TagHandle};
 
-/// How many leased ranges of a tag are remembered. Only the last ones in the store can go back, so
-/// that more are of no use.
+/// How many leased ranges of a tag are remembered. Only ranges at the end of what the store has
+/// granted can go back: it is useless to remember more.
 const REMEMBERED: usize = 16;
 
-/// A range of ids that is its holder's alone, see [`TagHandle::lease`].
+/// A range of ids that only its holder may hand out, see [`TagHandle::lease`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LeasedRange {
     /// The ids.
     pub range: IdRange,
-    /// Whoever shows it to [`TagHandle::return_unused`] of the same process holds the range. It
-    /// cannot be guessed.
+    /// The secret by which [`TagHandle::return_unused`], in the same process, recognizes the holder
+    /// of the range. It cannot be guessed.
     pub ticket: u64,
 }
 
@@ -43,14 +43,13 @@ impl fmt::Debug for LeasedRange {
 #[derive(Debug, Default)]
 pub(crate) struct Leased(VecDeque<Entry>);
 
-/// How a tag stood before a range was granted, so that a range that goes back whole leaves no
-/// trace: a mark that stayed would be above what the store grants next, where others gave ids back
-/// as well.
+/// The state of a tag before a range was granted. It is restored when the whole range goes back: a
+/// mark that stayed up could be above the store's next range, if other nodes gave ids back as well.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before {
     /// End of the last range that had been granted.
     pub(crate) granted_end: Option<i64>,
-    /// One past the last id that had been handed out past the buffer.
+    /// One past the highest id that had been handed out without the buffer.
     pub(crate) direct_end: Option<i64>,
     /// The high-water mark.
     pub(crate) mark: Option<i64>,
@@ -63,10 +62,10 @@ struct Entry {
 }
 
 impl Leased {
-    /// Remembers a range that was granted.
+    /// Remembers a leased range, and returns its ticket.
     pub(crate) fn remember(&mut self, range: IdRange, before: Before) -> u64 {
-        // Keys of the operating system's random numbers: nobody outside can tell the ticket of a
-        // range.
+        // The hash keys are random numbers of the operating system: nobody outside can compute the
+        // ticket of a range.
         let ticket = RandomState::new().hash_one((range.start(), range.end()));
         if self.0.len() == REMEMBERED {
             self.0.pop_front();
@@ -88,12 +87,13 @@ impl Leased {
 }
 
 impl TagHandle {
-    /// Leases `count` ids, to be handed out elsewhere: a range that was allocated in the store for
-    /// this call, past the buffer of this handle. Of two calls, one after the other, the second
-    /// yields the higher range, also when they go to different nodes.
+    /// Leases `count` ids, to be handed out elsewhere: a range that is allocated in the store for
+    /// this call, without the buffer of this handle. Of two successive calls the second one gets
+    /// the higher range, even if they go to different nodes.
     ///
     /// # Errors
-    /// `StrictOrder` in a tag in strict order; else those of [`Self::take`].
+    /// `StrictOrder` in a tag in strict order; `NoRanges` if its ids form no ranges; else those of
+    /// [`Self::take`].
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -130,14 +130,14 @@ impl TagHandle {
         Ok(LeasedRange { range: direct.range, ticket })
     }
 
-    /// Gives the ids of a leased range back that its holder will not use: the end of the range.
-    /// Tells whether it went back; `false` leaves a gap. It goes back only where nobody has
-    /// allocated from the tag since, and this process remembers the range. A ticket is worth one
-    /// call.
+    /// Gives back the ids of a leased range that its holder will not use: the end of the range.
+    /// Returns whether they went back; `false` leaves a gap. They go back only if nobody has
+    /// allocated from the tag since, and this process remembers the range. A ticket is valid for
+    /// one call.
     ///
     /// # Errors
-    /// `StoreDown` or `StoreRefused`. Then it is not known whether the ids went back; they are
-    /// nobody's.
+    /// `StoreDown`, `StoreRefused` or `Deadline`. Then it is unknown whether the ids went back, and
+    /// nobody may use them.
     pub async fn return_unused(&self, ticket: u64, unused: IdRange) -> Result<bool, SegmentError> {
         // A task of its own: a caller that leaves must not break off a request half-way.
         let (answer, returned) = oneshot::channel();
@@ -174,8 +174,8 @@ async fn give_back(
     returned.map_err(|error| SegmentError::of_store(&state.tag, error.into()))
 }
 
-/// Takes the ids off what this process was granted, and tells where its mark belongs then; `None`
-/// where it may not give them back.
+/// Subtracts the ids from what this process was granted, and returns the value to which the mark
+/// must be lowered; `None` if they may not be given back.
 fn forget(state: &TagState, ticket: u64, unused: IdRange) -> Option<i64> {
     let mut control = state.control();
     let entry = control.leased.as_mut()?.redeem(ticket, unused)?;

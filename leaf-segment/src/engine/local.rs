@@ -5,29 +5,29 @@
 //! `LocalIds` only.
 
 use leaf_core::{Id, IdRange, IdRangeIter};
+use leaf_shape::Ids;
 
-use crate::meaning::Ids;
 use crate::{SegmentError, TagHandle};
 
 /// Ids of a tag for one thread, see [`TagHandle::local`].
 #[derive(Debug)]
 pub struct LocalIds {
-    /// What is left of the run of a plain tag; none of it in every other.
+    /// The rest of the run, in a tag whose ids form ranges; empty in any other tag.
     run: IdRangeIter,
-    /// What is left of the run of a tag whose ids are made of its numbers.
+    /// The rest of the run, in a tag whose ids form no ranges.
     made: Option<Ids>,
     handle: TagHandle,
     size: usize,
 }
 
 impl TagHandle {
-    /// Hands out ids to one thread, a run of up to `size` (1 to 65,536) at a time: where many
-    /// threads ask one handle, most of the time goes into the one word that all of them change;
-    /// here it is changed once in `size` ids.
+    /// Returns an object for one thread, which takes ids from this handle in runs of up to `size`
+    /// (1 to 65,536) and hands them out. If many threads share a handle, most of the time goes into
+    /// the one word that all of them change; with runs it is changed once in `size` ids.
     ///
-    /// Ids rise within one `LocalIds`; against those of other threads they are up to some runs of
-    /// ids apart, and what is left of a run when it is dropped is lost, which makes a gap. A tag in
-    /// strict order knows no runs: each id is asked for alone.
+    /// Ids rise within one `LocalIds`; those of different threads are up to some runs apart. The
+    /// rest of a run is lost when its `LocalIds` is dropped, which makes a gap. A tag in strict
+    /// order has no runs: each id is requested on its own.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -52,8 +52,9 @@ impl TagHandle {
 }
 
 impl LocalIds {
-    /// Takes the next id if one is there; never waits. `None` also starts a refill, so that a later
-    /// call succeeds. What is left of a run is handed out also when its handle has ended since.
+    /// Takes the next id if one is in memory; never waits. If there is none, it returns `None` and
+    /// starts a refill, so that a later call succeeds. The rest of a run is handed out even if the
+    /// handle has ended.
     #[inline]
     #[must_use]
     pub fn try_next(&mut self) -> Option<Id> {
@@ -83,21 +84,18 @@ impl LocalIds {
 
     #[cold]
     fn begin_run(&mut self) -> Option<Id> {
-        if let Some(run) = self.handle.try_take(self.size) {
-            self.run = run.iter();
-            return self.run.next();
-        }
         if self.handle.meaning().has_ranges() {
-            return None;
+            self.run = self.handle.try_take_numbers(self.size)?.iter();
+            return self.run.next();
         }
         if let Some(id) = self.made.as_mut().and_then(Iterator::next) {
             return Some(id);
         }
-        self.made.insert(self.handle.try_take_ids(self.size)?).next()
+        self.made.insert(self.handle.try_take(self.size)?).next()
     }
 }
 
-/// What is left of a run that was used up.
+/// An empty run.
 fn none() -> IdRangeIter {
     let mut one = IdRange::new(0, 1).expect("a range").iter();
     one.next();

@@ -1,10 +1,10 @@
-//! Names that a generator does not know and is asked for: those that come together are looked up
-//! together.
+//! Look-ups of names that a generator does not have in memory: names that are asked for at the same
+//! time are looked up together.
 //!
 //! Invariant: one look-up at a time, of a bounded number of names, so that neither a start with
-//! 100,000 tags nor a flood of names becomes a flood of statements; and bounded memory. A name that
-//! does not exist costs a pause, in which others wait, and is refused for [`HOLDS`] without a
-//! look at the store: a tag that is made later is found within that time.
+//! 100,000 tags nor a flood of names becomes a flood of statements; and memory is bounded. After a
+//! name that does not exist the look-ups pause, and for [`HOLDS`] the name is refused without a
+//! request to the store: a tag that is made meanwhile is found after that time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::handle::TagHandle;
-use super::records::PAGE;
+use crate::store::MOST_RECORDS;
 use crate::{SegmentError, SegmentErrorKind};
 
+/// How many tags are read at a time. It leaves room in one statement for the records of their
+/// families.
+pub(crate) const PAGE: usize = MOST_RECORDS - 16;
 /// How long a refusal is repeated without a look at the store.
 const HOLDS: Duration = Duration::from_secs(1);
 /// How many refused names are remembered.
@@ -39,7 +42,7 @@ struct Names {
     waiting: HashMap<Tag, Vec<oneshot::Sender<Answer>>>,
     /// In the order of their arrival.
     order: VecDeque<Tag>,
-    /// Whether a task is under way that looks them up.
+    /// Whether a task is running that looks up the waiting names.
     served: bool,
     refused: HashMap<Tag, (SegmentErrorKind, Instant)>,
 }
@@ -52,11 +55,11 @@ pub(crate) struct LookUp {
 
 /// What becomes of a name that is asked for.
 pub(crate) enum Asked {
-    /// It is known already that it yields no tag.
+    /// The name was refused recently, or too many names wait: there is no look-up.
     Refused(SegmentErrorKind),
-    /// The answer comes.
+    /// The name waits for a look-up, which sends the answer.
     Waits(oneshot::Receiver<Answer>),
-    /// The answer comes once the caller has begun the task that looks names up.
+    /// The name waits, and the caller must start the task that looks names up.
     IsFirst(oneshot::Receiver<Answer>),
 }
 
@@ -108,7 +111,7 @@ impl LookUps {
         names.served.then_some(taken)
     }
 
-    /// Lets everybody who waits go without an answer: the task has ended.
+    /// Drops all waiting names without an answer, because the task has ended.
     pub(crate) fn clear(&self) {
         let mut names = self.names();
         names.served = false;
@@ -118,7 +121,7 @@ impl LookUps {
         drop(left);
     }
 
-    /// The store does not have the tag, or it is disabled there, or its record cannot be used.
+    /// Remembers a refusal: the store lacks the tag, or has it disabled, or its record cannot be used.
     pub(crate) fn refuse(&self, tag: Tag, why: SegmentErrorKind) {
         let mut names = self.names();
         if names.refused.len() >= MOST_REFUSED {
@@ -129,7 +132,7 @@ impl LookUps {
         }
     }
 
-    /// The tag may be there by now.
+    /// Forgets a refusal, because the tag may exist by now.
     pub(crate) fn forget(&self, tag: &Tag) {
         self.names().refused.remove(tag);
     }

@@ -1,13 +1,14 @@
 //! The regression guard's marks: per tag, the id below which no range is accepted.
 //!
-//! Invariants: a mark sinks only where ids go back to the store: at a clean stop, to one past the
-//! last id that was handed out, and with the unused end of a leased range. Once
-//! [`HighWaterMarks::raise`] has returned without an error, the mark is on the disk. A torn or
-//! damaged line costs that line only.
+//! Invariants: a mark is lowered only if ids go back to the store: when a tag is closed or dropped
+//! as idle, to one past the last id that was handed out, and when the unused end of a leased range
+//! is given back. Once [`HighWaterMarks::raise`] has returned without an error, the mark is on the
+//! disk. A torn or damaged line affects no other line.
 //!
-//! The file is text. Its first line is `crc32 version N`, every other one a change: `crc32 mark
-//! tag`. The last line of a tag counts. When the file has grown it is replaced whole, by a rename;
-//! lines that a later version added are kept. Nobody but this process writes it: it is locked.
+//! The file is text. Its first line is `crc32 version N`, every other line a change: `crc32 mark
+//! tag`. The last line of a tag counts. When the file has grown too large, a new one with one line
+//! per tag replaces it by a rename; lines that a later version added are kept. The file is locked,
+//! so that no other process writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
@@ -52,9 +53,9 @@ const SMALL: u64 = 64 * 1024;
 #[derive(Debug, Default)]
 pub struct HighWaterMarks {
     known: Arc<Mutex<Known>>,
-    /// Whoever holds it writes, for all who came before. `None`: in memory.
+    /// The file; `None` keeps marks in memory only. Its lock's holder writes the changes of all callers.
     log: Option<Arc<tokio::sync::Mutex<Log>>>,
-    /// A write has not ended in time: until it does nobody waits for it.
+    /// Whether a write has not ended in time. Until it ends, nobody waits for it.
     stuck: AtomicBool,
 }
 
@@ -137,9 +138,9 @@ impl HighWaterMarks {
         })
     }
 
-    /// Refuses a file that [`Self::open`] refuses, but for a lock, which it does not look at, and
-    /// changes nothing: for a program that looks at its configuration while another one may use the
-    /// file. A file that does not exist is in order.
+    /// Checks that [`Self::open`] would accept the file, but ignores its lock, and changes nothing:
+    /// for a program that checks its configuration while another process may use the file. A file
+    /// that does not exist is accepted.
     ///
     /// # Errors
     /// When the file cannot be read or written.
@@ -201,10 +202,11 @@ impl HighWaterMarks {
         }
     }
 
-    /// Lets the mark of a tag sink from `granted`, the end of what a generator was granted, to
-    /// `issued`, one past the last id that it handed out, once it will hand out no more: what lies
-    /// between may go back to the store, and so may what other nodes were granted below. A mark
-    /// that somebody else has raised since stays. Durable when it returns.
+    /// Lowers the mark of a tag from `granted`, the end of what a generator was granted, to
+    /// `issued`, one past the last id that it handed out. Call it when the generator hands out no
+    /// more: the ids in between may then go back to the store, and ids of other nodes below them,
+    /// too. Does nothing if the mark is not `granted`, because somebody else has raised it. Durable
+    /// when it returns.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -260,7 +262,7 @@ impl HighWaterMarks {
         }
     }
 
-    /// A disk that hangs must not hold up those who come after.
+    /// Records that the disk hangs, so that later callers do not wait for it.
     fn gave_up(&self) -> HighWaterMarksError {
         self.stuck.store(true, Ordering::Relaxed);
         let error = HighWaterMarksError::stuck();

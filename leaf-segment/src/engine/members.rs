@@ -1,51 +1,16 @@
-//! Members of families: their records are read with those of the families, and a name that no
-//! record has may be made by its family.
+//! Members of families: their records are read together with those of their families, and a tag without a
+//! record may be made by its family.
 //!
-//! Invariant: what is applied of a member holds its family's settings as they were read with it. A
-//! flood of new names costs the store no more than a family allows each node in a second.
+//! Invariant: a member's record is applied only with its family's settings filled in, as both were read.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use leaf_core::Tag;
-use tokio::time::Instant;
 
-use super::generator::Shared;
-use crate::store::{Family, MOST_RECORDS};
+use super::shared::Shared;
+use crate::store::{Family, MOST_RECORDS, Member};
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord};
-
-/// How long a family rests whose members could not be made in time.
-const RESTS: Duration = Duration::from_secs(3);
-
-/// What this node may still make of each family now.
-#[derive(Debug, Default)]
-pub(crate) struct MemberRates(Mutex<HashMap<Tag, (f64, Instant)>>);
-
-impl MemberRates {
-    /// Lets a family rest whose members could not be made in time: others must not wait for it again and
-    /// again.
-    fn rest(&self, family: &Tag) {
-        let mut rates = self.0.lock().expect("no holder of this lock panics");
-        // What it may make grows from then on.
-        rates.insert(family.clone(), (0.0, Instant::now() + RESTS));
-    }
-
-    /// Takes up to `wanted` of what the family allows: those of a second at once, and as many in
-    /// each second.
-    fn take(&self, family: &Tag, per_second: u32, wanted: usize) -> usize {
-        let (most, now) = (f64::from(per_second), Instant::now());
-        let mut rates = self.0.lock().expect("no holder of this lock panics");
-        let (left, at) = rates.get(family).copied().unwrap_or((most, now));
-        let since = now.saturating_duration_since(at);
-        let left = since.as_secs_f64().mul_add(most, left).min(most);
-        let taken = wanted.min(left as usize);
-        // A family that was asked for none in a second has all it may again.
-        rates.retain(|_, (_, at)| now.saturating_duration_since(*at) < Duration::from_secs(1));
-        rates.insert(family.clone(), (left - taken as f64, now.max(at)));
-        taken
-    }
-}
 
 /// Which records are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +22,9 @@ pub(crate) enum Reading {
 }
 
 impl Shared {
-    /// Reads the records of these tags, as the settings of their families want them, and those of
-    /// the families: of members, and where names are looked up also of those that could make them.
-    /// `guessed` families are read in one statement with the tags, as far as that has room.
+    /// Reads the records of these tags and of their families, and fills in the families' settings.
+    /// For names that are looked up and have no record, reads the families that could make them.
+    /// `guessed` families are read in one statement with the tags, as far as it has room.
     pub(crate) async fn read_records(
         &self,
         what: &str,
@@ -112,8 +77,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes those of these tags that are not among `records` and that a family there makes; adds
-    /// their records. Returns why others were not made.
+    /// Makes those of these tags that have no record, but whose family is in `records`, and adds
+    /// their new records. Returns why the other ones were not made.
     pub(crate) async fn make_missing(
         &self,
         tags: &[Tag],
@@ -146,28 +111,26 @@ impl Shared {
             if members.is_empty() {
                 continue;
             }
-            match self.make_members(&name, &members).await {
-                Ok(made) => {
-                    for (tag, made) in made {
-                        match made {
-                            Ok(mut record) => {
-                                if record.made_by().as_ref() == Some(&name) {
-                                    record.follow_family(&family);
-                                }
-                                records.insert(tag, record);
-                            }
-                            Err(kind) => {
-                                let error = StoreError::new(kind, "make a member of a family");
-                                let error = SegmentError::of_store(&tag, Arc::new(error));
-                                not_made.insert(tag, error);
-                            }
-                        }
-                    }
-                }
+            let made = match self.make_members(&name, &members).await {
+                Ok(made) => made.into_iter().map(of_member).collect(),
                 Err(error) => {
                     let error = Arc::new(error);
-                    for tag in members {
-                        let error = SegmentError::of_store(&tag, Arc::clone(&error));
+                    members
+                        .into_iter()
+                        .map(|tag| (tag, Err(Arc::clone(&error))))
+                        .collect::<Vec<_>>()
+                }
+            };
+            for (tag, made) in made {
+                match made {
+                    Ok(mut record) => {
+                        if record.made_by().as_ref() == Some(&name) {
+                            record.follow_family(&family);
+                        }
+                        records.insert(tag, record);
+                    }
+                    Err(error) => {
+                        let error = SegmentError::of_store(&tag, error);
                         not_made.insert(tag, error);
                     }
                 }
@@ -207,28 +170,7 @@ impl Shared {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_family_makes_no_more_than_it_may_in_a_second() {
-        let rates = MemberRates::default();
-        let [a, b] = ["a/*", "b/*"].map(|name| Tag::parse(name).unwrap());
-        assert_eq!(rates.take(&a, 100, 80), 80);
-        assert_eq!(rates.take(&a, 100, 80), 20);
-        assert_eq!(rates.take(&b, 100, 80), 80, "each family has its own");
-        tokio::time::advance(Duration::from_millis(500)).await;
-        assert_eq!(rates.take(&a, 100, 80), 50);
-        tokio::time::advance(Duration::from_secs(9)).await;
-        assert_eq!(rates.take(&a, 100, 1000), 100);
-        assert_eq!(rates.0.lock().unwrap().len(), 1, "nothing is kept of those that rest");
-        rates.rest(&a);
-        for _ in 0..2 {
-            assert_eq!(rates.take(&a, 100, 1000), 0);
-            tokio::time::advance(RESTS / 2).await;
-        }
-        tokio::time::advance(Duration::from_millis(500)).await;
-        assert_eq!(rates.take(&a, 100, 1000), 50);
-    }
+/// What became of one member.
+fn of_member((tag, made): Member) -> (Tag, Result<TagRecord, Arc<StoreError>>) {
+    (tag, made.map_err(|kind| Arc::new(StoreError::new(kind, "make a member of a family"))))
 }

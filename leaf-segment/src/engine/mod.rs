@@ -1,6 +1,6 @@
-//! Serving ids: the double buffer of each tag, how it is filled, and what is known of tags.
+//! Serving ids: the double buffer of each tag, how it is filled, and the tags in memory.
 //!
-//! The engine counts numbers; which ids they stand for is asked of `meaning`.
+//! The engine works with numbers; leaf-shape turns them into ids.
 
 mod buffer;
 mod generator;
@@ -12,10 +12,13 @@ mod leased;
 mod local;
 mod look_ups;
 mod marks;
+mod member_rates;
 mod members;
+mod period_clock;
 mod rate;
 mod records;
 mod refill;
+mod shared;
 mod step_policy;
 mod store_client;
 mod sync;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// How often the count is looked at.
 pub(crate) const EVERY: Duration = Duration::from_secs(30);
 
-/// What the count was at two moments of the last minute: when it was looked at last, and before.
+/// The count at two moments of the last minute: the last sample, and the one before.
 #[derive(Debug)]
 pub(crate) struct Rate {
     before: (Instant, u64),
@@ -17,7 +17,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Of a count that is 0.
+    /// Starts with a count of 0.
     pub(crate) fn new(now: Instant) -> Self {
         Self { before: (now, 0), last: (now, 0) }
     }

@@ -1,7 +1,6 @@
-//! Reading the records of the tags that are known, and of those that are asked for.
+//! Reads the records of the tags in memory again, and of tags that are looked up.
 //!
-//! Invariant: readings of records never overlap, so that the one that is applied last is the newest
-//! that was read.
+//! Invariant: readings of records never overlap, so that the record that is applied last is the newest.
 //!
 //! The record of each known tag is read once in every
 //! [`SegmentConfig::refresh`](crate::SegmentConfig::refresh), page by page, so that the load is
@@ -13,27 +12,25 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Tag};
+use leaf_shape::keys::KeyRing;
+use leaf_shape::{Mapping, Meaning};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::generator::Shared;
 use super::handle::TagHandle;
-use super::look_ups::{self, Answer, Asked, LookUp};
+use super::look_ups::{self, Answer, Asked, LookUp, PAGE};
 use super::members::Reading;
+use super::shared::Shared;
 use super::tag_state::TagState;
-use crate::meaning::{KeyRing, Mapping, Meaning};
-use crate::store::{Family, MOST_RECORDS};
+use crate::store::Family;
 use crate::{SegmentError, SegmentErrorKind, StoreError, TagRecord};
 
 /// How soon a reading that failed is tried again.
 const RETRY: Duration = Duration::from_millis(500);
-/// How many tags are read at a time. It leaves room in one statement for the records of their
-/// families.
-pub(super) const PAGE: usize = MOST_RECORDS - 16;
 /// Records are not read again sooner than this, however often somebody asks for it.
 const GAP: Duration = Duration::from_millis(500);
 
-/// What makes ids of a record's numbers, or why none may be issued.
+/// Returns the mapping from a record's numbers to ids, or why none may be issued.
 fn usable(record: &TagRecord, keys: &KeyRing) -> Result<Option<Mapping>, SegmentErrorKind> {
     let meaning = record.meaning.as_ref().map_err(|_| SegmentErrorKind::Record)?;
     if record.is_family() {
@@ -42,7 +39,7 @@ fn usable(record: &TagRecord, keys: &KeyRing) -> Result<Option<Mapping>, Segment
     if !record.is_enabled() {
         return Err(SegmentErrorKind::Disabled);
     }
-    Mapping::of(meaning.shape, &record.tag, keys).map_err(SegmentErrorKind::Key)
+    Mapping::of(*meaning, &record.tag, keys).map_err(SegmentErrorKind::Key)
 }
 
 /// The task that keeps the records up to date.
@@ -125,9 +122,9 @@ impl Refresh {
         tried.min(page)
     }
 
-    /// The pause between two pages. One page has all tags up to [`PAGE`], and each of them is
-    /// read once in every `refresh`. Of more, all have had their turn within half of it: also a tag
-    /// that came at any moment, at the end of the queue, is read again in time.
+    /// The pause between two pages. Up to [`PAGE`] tags fit on one page, which is read once in
+    /// every `refresh`. Of more tags, all are read within half of `refresh`, so that a tag that
+    /// came at any moment, at the end of the queue, is still read in time.
     fn between_pages(shared: &Shared, refresh: Duration) -> Duration {
         match shared.tags.len() {
             ..=PAGE => refresh,
@@ -165,8 +162,8 @@ impl Shared {
         }
     }
 
-    /// Reads the records of tags that are known: changed steps count, deleted tags end, and those
-    /// that nobody uses leave.
+    /// Reads the records of these tags again: applies changes, ends tags without a record, and
+    /// drops those that nobody uses.
     async fn read_again(&self, handles: &[TagHandle]) -> Result<(), StoreError> {
         if handles.is_empty() {
             return Ok(());
@@ -198,8 +195,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the unused ids of a tag back that has left. Its mark has sunk when this returns: a new
-    /// handle of the tag may be granted them at once.
+    /// Gives back the unused ids of a tag that was dropped. Its mark is lowered before this
+    /// returns: a new handle of the tag may be granted these ids at once.
     fn give_back_idle(&self, handle: &TagHandle) {
         tracing::debug!(tag = ?handle.tag().as_str(), "nobody has used the tag: it leaves");
         let Some(unused) = handle.state.take_unused() else { return };
@@ -208,7 +205,7 @@ impl Shared {
         self.store_client.spawn(async move { give_back(&state, unused, beginning).await });
     }
 
-    /// Reads the record of one tag and follows it, also if it is new.
+    /// Reads the record of one tag and applies it, even if the tag is not in memory yet.
     pub(crate) async fn follow(&self, tag: &Tag) {
         let _alone = self.reading.lock().await;
         let what = format!("read tag {:?}", tag.as_str());
@@ -232,7 +229,7 @@ impl Shared {
         }
     }
 
-    /// Looks a tag up that is not known, together with others that are asked for now.
+    /// Looks up a tag that is not in memory, together with others that are asked for at the same time.
     pub(crate) async fn look_up(shared: &Arc<Self>, tag: &Tag) -> Answer {
         let answer = match shared.look_ups.ask(tag) {
             Asked::Refused(why) => return Err(SegmentError::new(why, tag.as_str())),
@@ -263,7 +260,7 @@ impl Shared {
         }
     }
 
-    /// Looks these names up; tells how many of them yielded no tag.
+    /// Looks up these names; returns how many of them yielded no tag.
     async fn look_up_batch(&self, batch: Vec<LookUp>) -> u32 {
         let _alone = self.reading.lock().await;
         self.look_up_together(batch).await
@@ -328,7 +325,7 @@ impl Shared {
         self.read_records(what, Reading::LookUp, tags, families).await
     }
 
-    /// What callers get who asked for a tag that has this record, or none.
+    /// The answer to callers that asked for a tag with this record, or without one.
     fn looked_up(&self, tag: &Tag, record: Option<&TagRecord>) -> Answer {
         let applied = match record {
             Some(record) => self.apply(record),
@@ -343,8 +340,8 @@ impl Shared {
         })
     }
 
-    /// Brings what is known of a tag up to date with its record, and returns the handle that serves
-    /// it. Call it with `reading` locked.
+    /// Updates the tag in memory from its record, and returns the handle that serves it. The caller
+    /// must hold the lock `reading`.
     ///
     /// # Errors
     /// Why no id may be issued.
@@ -372,8 +369,8 @@ impl Shared {
             (Some(ended), Err(why)) if ended.state.control().ended.as_ref() == Some(why) => {
                 return Err(why.clone());
             }
-            // New, or made or enabled again, or with another key: what was granted before, the
-            // marks remember.
+            // Made or enabled again, or with another key: make a new handle. The marks hold what
+            // was granted before.
             (Some(before), _) => before.state.end(SegmentErrorKind::Changed),
             (None, _) => {}
         }
@@ -399,7 +396,7 @@ impl Shared {
     }
 }
 
-/// Tells the callers what became of their name; how many names were refused.
+/// Sends the answer to all callers of one name; returns 1 if the name was refused, else 0.
 fn tell(callers: Vec<oneshot::Sender<Answer>>, answer: &Answer) -> u32 {
     for caller in callers {
         // One may have left.
@@ -408,10 +405,10 @@ fn tell(callers: Vec<oneshot::Sender<Answer>>, answer: &Answer) -> u32 {
     answer.is_err().into()
 }
 
-/// Gives the unused ids of a tag that has ended back: they are nobody's, no handle yields them any
-/// more, and no task fetches others. The mark, which has sunk, is written first: in the other order
-/// a crash in between would leave one that the store does not reach. Nothing goes back once the process
-/// began anew since `beginning`: another copy of it may have given the same ids back.
+/// Gives back the unused ids of a tag that has ended: no handle issues them any more, and no task
+/// fetches others. The lowered mark is written first: in the other order, a crash in between would
+/// leave a mark above the store's `max_id`. Nothing is given back if the process was restored from
+/// a snapshot after `beginning`: another copy of it may have given the same ids back.
 pub(crate) async fn give_back(state: &TagState, unused: Option<IdRange>, beginning: u64) {
     let client = &state.store_client;
     let Ok(_permit) = client.permits.acquire().await else { return };
@@ -429,7 +426,8 @@ pub(crate) async fn give_back(state: &TagState, unused: Option<IdRange>, beginni
     }
 }
 
-/// The one task that looks names up; it also ends when the store panics or the generator closes.
+/// Marks the look-up task as running. If it ends early, because the store panics or the generator
+/// closes, its callers get no answer.
 struct Serving(Option<Arc<Shared>>);
 
 impl Drop for Serving {

@@ -1,15 +1,16 @@
-//! The one task per tag that talks to the store.
+//! Fetches of ranges from the store: one refill task per tag, and fetches without the buffer.
 //!
-//! Invariants: at most one task per tag at a time (`TagState::fetching`); it belongs to no request,
-//! so that a caller who leaves disturbs nothing; a range whose answer was not clear is lost, never
-//! asked for again; a range below one granted before is refused.
+//! Invariants: a tag has at most one refill task at a time (`TagState::fetching`); the task belongs
+//! to no request, so that a caller that leaves does not interrupt it; if it is unclear whether a
+//! range was granted, the range is lost and never requested again; a range below one that was
+//! granted before is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use leaf_core::{IdRange, RELEASED, Step, UnixMillis};
+use leaf_shape::{Beyond, Order, Reset, Window};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -17,7 +18,6 @@ use super::leased::Before;
 use super::step_policy::Bounds;
 use super::store_client::StoreClient;
 use super::tag_state::{Failure, TagState, WHILE_REFUSED};
-use crate::meaning::{Beyond, Order, Reset, Window};
 use crate::store::Expected;
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind};
 
@@ -33,8 +33,8 @@ pub(crate) fn start(state: &Arc<TagState>) {
         // It has no buffer: its callers wait in `group_commit`.
         return;
     }
-    // Pairs with the fence in `run`: either this caller sees that the task has ended, or the task
-    // sees what made this caller come.
+    // Pairs with the fence in `run`: either this caller sees that the last task has ended, or that
+    // task sees that the buffer needs a refill.
     fence(Ordering::SeqCst);
     if state.fetching.swap(true, Ordering::AcqRel) {
         return;
@@ -57,7 +57,7 @@ async fn run(state: &Arc<TagState>) {
     }
 }
 
-/// The one fetch of a tag; ends also when the store panics.
+/// Marks the refill task as running until this is dropped, even if the store panics.
 struct Task<'a>(&'a TagState);
 
 impl Drop for Task<'_> {
@@ -74,7 +74,7 @@ impl Drop for Task<'_> {
 enum Decided {
     /// The next segment is there.
     Full,
-    /// Asking again cannot change what the store said.
+    /// A retry cannot change the result.
     Stop,
 }
 
@@ -119,15 +119,15 @@ async fn fetch_until_decided(state: &Arc<TagState>) -> Decided {
     }
 }
 
-/// A range that was fetched past the buffer.
+/// A range that was fetched without the buffer, and the tag's state before that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Direct {
     pub(crate) range: IdRange,
     pub(crate) before: Before,
 }
 
-/// Fetches `count` ids past the buffer, for as long as somebody waits for the answer. The task
-/// belongs to no request, so that a caller who leaves cannot break off a request half-way.
+/// Fetches `count` ids without the buffer, and retries as long as the caller waits for the answer.
+/// A task of its own does this, so that a caller that leaves cannot interrupt a request half-way.
 pub(crate) fn fetch_directly(
     state: &Arc<TagState>,
     count: Step,
@@ -171,8 +171,8 @@ pub(crate) fn fetch_directly(
             }
         }
         if failures > 0 {
-            // The store is asked on without callers, whom a balancer may keep away as long as this
-            // node is not ready. The refill does so if it has something to fetch.
+            // Keep trying the store without callers: a load balancer may send none as long as this
+            // node is not ready. The refill task does so if the buffer has room.
             match state.numbers().next_is_ready() {
                 true => state.store_client.soon.try_store(),
                 false => start(&state),
@@ -182,7 +182,7 @@ pub(crate) fn fetch_directly(
     range
 }
 
-/// Writes down why there are no ids; `false` when asking again cannot change it.
+/// Records why there are no ids. Returns `false` if a retry cannot change that.
 pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool {
     if state.has_ended() {
         return false;
@@ -226,8 +226,7 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
     true
 }
 
-/// Writes down why there are no ids and waits until it makes sense to ask again; `false` when it
-/// never does.
+/// Records why there are no ids, and waits until a retry makes sense. Returns `false` if none ever does.
 async fn record_failure_and_back_off(state: &TagState, error: StoreError, failures: u32) -> bool {
     let error = Arc::new(error);
     if !record_failure(state, &error) {
@@ -266,8 +265,8 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     }
     let planned = state.control().plan(state.meaning(), Bounds::of(config));
     let (planned, expected) = planned.map_err(refuse)?;
-    // What was granted before the request is sent: a later answer may carry less than one that was
-    // granted meanwhile.
+    // Read before the request is sent: the mark may rise meanwhile by a later range, and the answer
+    // to this request may then rightly be lower.
     let mark = config.marks.get(&state.tag);
     let amount = match wanted {
         Amount::Segment => planned,
@@ -276,8 +275,8 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
 
     let sent = Instant::now();
     let (range, amount) = match (state.meaning().order, wanted) {
-        // A conflict with another node is no trouble of the store: `group_commit` tries again, and
-        // tells.
+        // A conflict with another node is not a failure of the store: `group_commit` retries, and
+        // records the outcome.
         (Order::Strict, _) => (fetch_in_order(state, amount, expected).await?, amount),
         (Order::Relaxed, Amount::Exactly(_)) => {
             let request = store.allocate(&state.tag, amount, expected);
@@ -306,8 +305,9 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     Ok(range)
 }
 
-/// Writes down in memory what was granted; `false` for a tag that has ended. It may have been made
-/// again: who serves it now must know of every range that leaves here, so none may from then on.
+/// Records in memory what was granted. Returns `false` if the tag has ended: it may have been made
+/// again, and the handle that then serves it must know of every range that is handed out, so that
+/// this one may hand out no more.
 fn is_granted(
     state: &TagState,
     wanted: Amount,
@@ -359,8 +359,7 @@ async fn fetch_what_is_left(
     }
 }
 
-/// Fetches numbers of a tag in strict order: those of the period that it is now, where they begin
-/// again.
+/// Fetches numbers of a tag in strict order; in a tag with periods, numbers of the present period.
 async fn fetch_in_order(
     state: &TagState,
     amount: Step,
@@ -401,25 +400,20 @@ async fn fetch_in_order(
     }
 }
 
-/// Refuses a period that has not begun by the clock of the store's server, or that a clock shows
-/// which is not set: once it is opened, the tag has no ids until it begins.
+/// Refuses a period that has not begun by the clock of the store's server, and any period if this host's
+/// clock is not set: a period that is opened too early leaves the tag without ids until it begins.
 async fn compare_clocks(
     state: &TagState,
     reset: Reset,
     window: Window,
-    now: Timestamp,
+    now: UnixMillis,
 ) -> Result<(), StoreError> {
     let operation = format!("compare the clocks for tag {:?}", state.tag.as_str());
-    let own = u64::try_from(now.as_millisecond()).unwrap_or(0);
-    if own < RELEASED.get() {
-        let kind = StoreErrorKind::ClockUnset { now: UnixMillis::new(own) };
-        return Err(StoreError::new(kind, operation));
+    if now < RELEASED {
+        return Err(StoreError::new(StoreErrorKind::ClockUnset { now }, operation));
     }
     let Some(request) = state.store_client.store.clock() else { return Ok(()) };
     let theirs = state.store_client.attempt(&operation, request).await?;
-    let theirs =
-        i64::try_from(theirs.get()).ok().and_then(|at| Timestamp::from_millisecond(at).ok());
-    let theirs = theirs.unwrap_or(Timestamp::MAX);
     if reset.has_begun(window.code, theirs) {
         return Ok(());
     }
@@ -433,8 +427,9 @@ async fn compare_clocks(
     Err(StoreError::new(kind, operation))
 }
 
-/// Gives a refused range back, so that refusing does not carry the record past the mark. Tried
-/// once, at once: later the same `max_id` may be an operator's repair, or another node's range.
+/// Gives a refused range back, so that refusals do not raise the record past the mark. Tries only
+/// once and immediately: later, the same `max_id` may be an operator's repair, or the end of
+/// another node's range.
 async fn give_back(state: &TagState, refused: IdRange) -> bool {
     let request = state.store_client.store.give_back(&state.tag, state.generation(), refused);
     match state.store_client.ask("give back a refused range", request).await {

@@ -1,11 +1,12 @@
 //! How much to fetch: Leaf's dynamic step.
 //!
-//! A segment that lasted under 15 minutes doubles the next one while the double stays within the
-//! maximum; 15 to 30 minutes keep it; over 30 minutes halve it, never below the record's step.
-//! The rule is Meituan's (`SegmentIDGenImpl.updateSegmentFromDb`); what differs is that the clock
-//! is monotonic, nothing overflows, and a step changed in the record counts at once. And where a
-//! segment lasted less than two fetches take, doubling once would leave callers waiting a few times
-//! more: it is doubled until it would last that long, up to sixteenfold.
+//! If a segment lasted less than 15 minutes, the next one is twice as large, provided that this is
+//! within the maximum; after 15 to 30 minutes it is as large; after 30 and more it is half as
+//! large, never below the record's step. The rule is Meituan's
+//! (`SegmentIDGenImpl.updateSegmentFromDb`); what differs is that the clock is monotonic, nothing
+//! overflows, and a step changed in the record counts at once. Also, if a segment lasted less than
+//! two fetches take, one doubling could be too little and callers would wait again: the step is
+//! doubled until a segment would last that long, up to sixteenfold.
 
 use std::time::Duration;
 
@@ -20,13 +21,13 @@ const SHORT: Duration = Duration::from_secs(15 * 60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StepPolicy {
     record: Step,
-    /// What was granted last; nothing yet since the record was read or changed.
+    /// The amount that was granted last; `None` if none was since the record was read or changed.
     current: Option<Step>,
     /// How long the last fetch took.
     fetch: Duration,
 }
 
-/// Between which the dynamic step moves. A record's own step is honoured also above the greatest.
+/// The limits of the dynamic step. A record's own step is honoured even if it is above `max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     min: Step,
@@ -68,8 +69,8 @@ impl StepPolicy {
         let Some(current) = self.current else { return least };
         let current = current.clamp(least, most);
         if ago < SHORT {
-            // A segment that ran dry was asked for while nobody was served, and asked for the next
-            // when a tenth of it was gone.
+            // If the buffer had run dry, the last segment arrived `fetch` after its request and was
+            // used from then on, and this fetch is due because a tenth of it is used.
             let lasted = ago.min(ago.saturating_sub(self.fetch).saturating_mul(10));
             let mut amount = current;
             for doublings in 1..=MOST_DOUBLINGS {
@@ -89,13 +90,13 @@ impl StepPolicy {
         }
     }
 
-    /// `amount` was granted by a fetch that took so long.
+    /// Records that a fetch which took `fetch` was granted `amount`.
     pub(crate) const fn granted(&mut self, amount: Step, fetch: Duration) {
         self.current = Some(amount);
         self.fetch = fetch;
     }
 
-    /// The record's step was changed: it counts from the next fetch on.
+    /// Applies the record's step. If it has changed, the next fetch starts with it again.
     pub(crate) fn record_changed(&mut self, step: Step) {
         if step != self.record {
             *self = Self::new(step);

@@ -14,16 +14,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::meaning::PeriodClock;
+use super::period_clock::PeriodClock;
 use crate::{SegmentConfig, SegmentSource, StoreError, StoreErrorKind};
 
-/// For so long after a write that the store refused its answers to reads do not count as recovery.
-/// Tags that want ids ask again more often.
+/// For this long after the store refused a write, a read that it answers does not count as
+/// recovery. Tags that want ids try their writes again more often than that, so that the trouble
+/// stays visible as long as writes are refused.
 const REFUSES_WRITES: Duration = Duration::from_secs(15);
 
 /// How often a failure that lasts is logged.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
-/// How many causes of failures are remembered, so that each is logged no more often.
+/// How many causes are remembered, so that each is logged at most once per [`TELL_AGAIN`].
 const MOST_CAUSES: usize = 8;
 
 /// The store of a generator, and what its tags share: the configuration, the limit of concurrent
@@ -38,22 +39,22 @@ pub(crate) struct StoreClient {
     runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
-    /// What is to be read soon.
+    /// What is to be read before its regular time.
     pub(crate) soon: Soon,
-    /// What the store said to the last request, of whatever tag, if it did not serve it.
+    /// Why the store did not serve the last request, of any tag; `None` if it did.
     trouble: Mutex<Option<Trouble>>,
-    /// When it was asked last.
+    /// When the last request was sent to the store.
     asked_at: Mutex<Instant>,
-    /// The failures that the log has, the newest first.
+    /// The failures that were logged recently, the newest first.
     told: Mutex<Vec<Told>>,
-    /// How long it took to answer, and how often it did not serve a request.
+    /// How long the store took to answer; `failures` counts the requests that it did not serve.
     pub(crate) answers: Durations,
     pub(crate) failures: AtomicU64,
-    /// How often this process began anew, from a snapshot of its memory.
+    /// How often this process was restored from a snapshot of its memory.
     beginnings: AtomicU64,
 }
 
-/// What is to be read before its time, by the task that reads records.
+/// Requests to the task that reads records: what to read before the regular time.
 #[derive(Debug, Default)]
 pub(crate) struct Soon {
     pub(crate) wake: Arc<Notify>,
@@ -62,11 +63,11 @@ pub(crate) struct Soon {
 
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    /// Whether the store can be read.
+    /// Whether to check that the store can be read.
     pub(crate) store: bool,
-    /// The records of all tags that are known.
+    /// Whether the records of all known tags are to be read.
     pub(crate) all: bool,
-    /// The records of these, if they are known.
+    /// The tags whose records are to be read, if they are known.
     pub(crate) tags: HashSet<Tag>,
 }
 
@@ -76,17 +77,17 @@ impl Soon {
         self.wake.notify_one();
     }
 
-    /// Find out whether the store can be read.
+    /// Requests a check whether the store can be read.
     pub(crate) fn try_store(&self) {
         self.due(|due| due.store = true);
     }
 
-    /// Read the record of a tag.
+    /// Requests that the record of a tag is read.
     pub(crate) fn read_tag(&self, tag: &Tag) {
         self.due(|due| _ = due.tags.insert(tag.clone()));
     }
 
-    /// Read the records of all tags that are known.
+    /// Requests that the records of all tags in memory are read.
     pub(crate) fn read_all(&self) {
         self.due(|due| due.all = true);
     }
@@ -117,11 +118,10 @@ struct Told {
 #[derive(Debug)]
 struct Trouble {
     text: String,
-    /// The store refused a write at that time: that it answers reads does not show that it takes
-    /// writes again.
+    /// When the store refused a write. An answered read does not prove that it accepts writes again.
     write_refused_at: Option<Instant>,
-    /// It refused a read then: that it takes writes does not show that it answers reads again. They
-    /// are tried twice a second until one succeeds.
+    /// Whether the store refused a read. An accepted write does not prove that it answers reads
+    /// again: reads are tried twice a second until one succeeds.
     read_refused: bool,
 }
 
@@ -156,32 +156,34 @@ impl StoreClient {
         );
     }
 
-    /// The process goes on from a snapshot: nothing that was taken before may go back to the store.
+    /// Records that the process was restored from a snapshot: no ids from before may be given back.
     pub(crate) fn begin_anew(&self) {
         self.beginnings.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Which beginning this is.
+    /// How often the process was restored from a snapshot so far.
     pub(crate) fn beginning(&self) -> u64 {
         self.beginnings.load(Ordering::SeqCst)
     }
 
-    /// Makes the mark of a tag durable, before any id of its range is handed out. A disk that fails
-    /// or hangs costs the guard's memory, not the service: the health says so.
+    /// Makes the mark of a tag durable, before any id of its range is handed out. If the disk fails
+    /// or hangs, ids are served all the same; only the guard does not remember the mark after a
+    /// crash. The health reports this.
     pub(crate) async fn write_mark(&self, tag: &Tag) {
         if let Err(error) = self.config.marks.write(tag).await {
             tracing::warn!(tag = ?tag.as_str(), "{error}");
         }
     }
 
-    /// What keeps the store from serving; for operators.
+    /// Why the store does not serve requests, for operators; `None` if it does.
     pub(crate) fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.lock().expect("no holder of this lock panics");
         trouble.as_ref().map(|trouble| trouble.text.clone())
     }
 
-    /// One read under the attempt's deadline; notes what came of it. A full etcd, say, answers
-    /// reads and refuses writes: its trouble stays for a while unless a write succeeds.
+    /// Sends one read, with the deadline of an attempt, and records the outcome. A store that
+    /// answers reads and refuses writes, like a full etcd, stays in trouble for a while unless a
+    /// write succeeds.
     pub(crate) async fn read<T>(
         &self,
         what: &str,
@@ -196,13 +198,14 @@ impl StoreClient {
         result
     }
 
-    /// How long ago it was asked last.
+    /// How long ago the last request was sent to the store.
     pub(crate) fn idle_for(&self) -> Duration {
         self.asked_at.lock().expect("no holder of this lock panics").elapsed()
     }
 
-    /// Finds out whether the store would allocate, where it can tell; notes what came of it. That it
-    /// worked shows no more than a read does: nothing was written, so the disk may be full still.
+    /// Checks whether the store would allocate, if it supports such a check, and records the
+    /// outcome. A success proves no more than a read does: nothing was written, so the disk may
+    /// still be full.
     pub(crate) async fn try_allocating(&self) {
         let Some(tried) = self.store.try_allocating() else { return };
         match self.attempt("try to allocate", tried).await {
@@ -226,8 +229,8 @@ impl StoreClient {
         })
     }
 
-    /// Logs a failure: each cause once, and while it lasts once a minute with how often it came. All
-    /// tags of a store share its outages.
+    /// Logs a failure: each cause when it first occurs, then at most once a minute, with how often
+    /// it occurred. Tags share this, since an outage of the store concerns them all.
     pub(crate) fn tell_failure(&self, error: &StoreError) {
         let cause = error.cause().map(ToString::to_string);
         let cause = format!("{}: {}", error.kind(), cause.unwrap_or_default());
@@ -254,7 +257,7 @@ impl StoreClient {
         trouble.as_ref().is_some_and(sort)
     }
 
-    /// One write under the attempt's deadline; notes what came of it.
+    /// Sends one write, with the deadline of an attempt, and records the outcome.
     pub(crate) async fn ask<T>(
         &self,
         what: &str,
@@ -286,7 +289,7 @@ impl StoreClient {
         result
     }
 
-    /// Notes what came of a write.
+    /// Records the outcome of a write: its error, or `None` for success.
     pub(crate) fn note(&self, error: Option<&StoreError>) {
         let refuses =
             |it: &&StoreError| matches!(it.kind(), StoreErrorKind::Refused | StoreErrorKind::Full);

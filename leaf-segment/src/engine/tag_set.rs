@@ -1,10 +1,10 @@
-//! The tags that a generator knows: those that it was asked for, out of the many that its store has.
+//! The tags that a generator has in memory: those that it was asked for, of the many in its store.
 //!
-//! Readers look a tag up in an immutable map that is swapped whole; nobody waits for a lock there.
-//! A tag that is new stands in a second, small map behind a lock until enough have come together to
-//! copy the first one: so a new tag costs the same however many are known.
+//! Readers look up a tag in an immutable map without a lock; a change replaces the whole map. A new
+//! tag first goes into a second, small map behind a lock, until the new tags are worth a copy of
+//! the first map: so the cost of a new tag does not depend on how many there are.
 //!
-//! The set also says whose record is to be read next, so that each is read once in a while.
+//! The set also determines whose record is read next, so that each record is read regularly.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,25 +14,25 @@ use arc_swap::ArcSwap;
 use super::handle::TagHandle;
 use super::known_tags::{KnownTags, TagMap};
 
-/// New tags are worth a copy of the map where they are such a part of it.
+/// The map is copied once the new tags are at least one in this many of its tags.
 const WORTH_A_COPY: usize = 8;
 
 /// The tags of a generator.
 #[derive(Debug, Default)]
 pub(crate) struct TagSet {
     map: Arc<ArcSwap<TagMap>>,
-    /// Whoever holds it may swap the map.
+    /// Only the holder of this lock may replace the map.
     changes: Mutex<Changes>,
 }
 
 #[derive(Debug, Default)]
 struct Changes {
-    /// Tags that came since the map was copied. They count before those of the map.
+    /// Tags that were added since the map was copied. They take precedence over those of the map.
     recent: TagMap,
     /// Every handle of both maps, the one whose record was read longest ago first; and some that
     /// were replaced or removed since.
     queue: VecDeque<TagHandle>,
-    /// How many ids of handles that were replaced or removed were issued.
+    /// How many ids were issued by handles that have since been replaced or removed.
     departed: u64,
 }
 
@@ -76,8 +76,7 @@ impl TagSet {
         }
     }
 
-    /// Removes handles, if they still serve their tags. What was granted of the tags the marks
-    /// remember.
+    /// Removes those of these handles that still serve their tags. The marks keep what was granted.
     pub(crate) fn remove(&self, handles: &[TagHandle]) {
         if handles.is_empty() {
             return;

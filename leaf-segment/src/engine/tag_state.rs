@@ -1,7 +1,7 @@
 //! What the handles of one tag share: the buffer, and what the control plane knows of the tag.
 //!
-//! The buffer is all that a caller of ids touches while they are there. The rest stands behind one
-//! lock that only refills, waiting callers and whoever looks at the tag take.
+//! While ids are in memory, a caller touches only the buffer. Most of the rest is behind one lock,
+//! which only refills, waiting callers and views of the tag take.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Step, StepError, Tag};
+use leaf_shape::{Mapping, Meaning, TextFormat};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -18,55 +19,54 @@ use super::leased::{Before, Leased};
 use super::rate::Rate;
 use super::step_policy::{Bounds, StepPolicy};
 use super::store_client::StoreClient;
-use crate::meaning::{Mapping, Meaning, Text};
 use crate::store::{Expected, Family, TagGeneration, TagSettings, TagSettingsError};
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord};
 
-/// An error that only an operator can cure is told to callers for this long before the store is
-/// asked again.
+/// How long callers get an error that only an operator can fix, before the store is asked again.
 const ERROR_HOLDS: Duration = Duration::from_secs(1);
 
-/// How long the health says that a period is full.
+/// How long callers get the error that a period is full: the next period may begin at any moment.
 const FULL_HOLDS: Duration = Duration::from_millis(50);
 
-/// How long the mark of a tag in strict order may be behind on the disk.
+/// How long the mark on the disk may lag behind, in a tag in strict order.
 const MARK_BEHIND: Duration = Duration::from_secs(1);
 
-/// How long after it seemed to have gone back a record is read again.
+/// After this time a record that seems to have gone back is read again, to make sure.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// While a tag waits for an operator its record is read this often: somebody repairs it, and wants
-/// to see that.
+/// How often the record of a tag that waits for an operator is read, so that the operator soon sees
+/// the effect of a repair.
 pub(crate) const WHILE_REFUSED: Duration = Duration::from_secs(10);
 
 /// How many fetches are remembered for operators.
 const HISTORY: usize = 16;
 
 pub(crate) struct TagState {
-    /// The ids of a tag whose numbers are its ids; in every other one it stays empty, so that the
-    /// fast path need not ask. First, so that it finds it at the start of the allocation.
+    /// The ids of a tag whose numbers are its ids. In any other tag it stays empty, so that the
+    /// fast path need not check the shape. The first field, so that the fast path finds it at the
+    /// start of the allocation.
     pub(crate) buffer: DoubleBuffer,
-    /// The numbers of a tag whose ids are made of them.
+    /// The numbers of a tag whose ids are made from them; `None` in any other tag.
     pub(crate) shaped: Option<Box<Shaped>>,
     pub(crate) tag: Tag,
     /// None in a plain tag, as most are.
     meaning: Option<Box<Meaning>>,
     /// How ids are written, where the tag has a template.
-    pub(crate) text: Option<Box<Text>>,
+    pub(crate) text: Option<Box<TextFormat>>,
     pub(crate) store_client: Arc<StoreClient>,
-    /// Who waits for ids in strict order; empty in every other tag.
+    /// The callers that wait for ids in strict order; empty in a tag in relaxed order.
     pub(crate) queue: Queue,
     /// Whether the mark is to be written soon.
     mark_due: AtomicBool,
-    /// Whether a refill task is under way; the one who sets it owns `DoubleBuffer::publish`.
+    /// Whether a refill task is running. Only the task that set this may call `DoubleBuffer::publish`.
     pub(crate) fetching: AtomicBool,
-    /// One fetch of this tag at a time, also of those past the buffer (a tag in strict order has
-    /// one task anyway): a request must not be on its way while another one's answer raises the
-    /// mark that it is judged by.
+    /// Allows one fetch of this tag at a time, including those without the buffer (a tag in strict
+    /// order has only one task anyway). A request must not be under way while the answer to another
+    /// one raises the mark: its range is checked against the mark as it was before.
     pub(crate) fetch_turn: tokio::sync::Mutex<()>,
-    /// Told when a refill arrived or ended for good.
+    /// Notified when a refill task or the tag ends.
     pub(crate) refilled: Notify,
-    /// Told when the first caller begins to wait: a task that backs off shall hurry.
+    /// Notified when the first caller begins to wait, so that a task that backs off asks sooner.
     pub(crate) hurry: Notify,
     waiters: AtomicUsize,
     /// Whether a task waits to have the record read again.
@@ -74,19 +74,19 @@ pub(crate) struct TagState {
     control: Mutex<TagControl>,
 }
 
-/// What is chosen when a tag is made or repaired, beside its meaning.
+/// The settings that are fixed when a tag is made or repaired. Its meaning is compared elsewhere.
 fn made(settings: &TagSettings) -> impl PartialEq + '_ {
     (settings.generation, settings.slice, &settings.text, settings.time_zone)
 }
 
-/// Most tags have the settings of a record without any: those are there once.
+/// Shares the default settings, which most tags have, so that they are in memory only once.
 fn share(settings: &TagSettings) -> Arc<TagSettings> {
     static DEFAULT: LazyLock<Arc<TagSettings>> = LazyLock::new(Arc::default);
     let default = *settings == **DEFAULT;
     if default { Arc::clone(&DEFAULT) } else { Arc::new(settings.clone()) }
 }
 
-/// Numbers, and what makes ids of them.
+/// The buffer of a tag's numbers, and the mapping that makes ids of them.
 pub(crate) struct Shaped {
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) buffer: DoubleBuffer,
@@ -96,9 +96,9 @@ pub(crate) struct Shaped {
 #[derive(Debug)]
 pub(crate) struct TagControl {
     pub(crate) policy: Result<StepPolicy, StepError>,
-    /// The settings that were read last; none where they could not be read from the beginning.
+    /// The last settings that could be read; `None` if they never could.
     settings: Option<Arc<TagSettings>>,
-    /// Why they could not be read the last time.
+    /// Why the settings could not be read the last time.
     pub(crate) unreadable: Option<Box<TagSettingsError>>,
     /// How many ids were granted to this process, for its callers.
     pub(crate) granted: u64,
@@ -106,23 +106,23 @@ pub(crate) struct TagControl {
     asked_at: Option<Instant>,
     /// The last fetches, the newest last.
     pub(crate) fetches: VecDeque<Fetched>,
-    /// A range below the tag's mark was refused: until the record was raised, nothing is allocated
-    /// from it.
+    /// Whether a range below the tag's mark was refused. Until the record is raised, nothing is
+    /// allocated from it.
     pub(crate) refused: bool,
-    /// The tag's mark at the moment when a record below it was read, and that moment. One such record
-    /// proves nothing: it may have been read before the allocation that raised the mark. A record
-    /// that is read later and is still below this mark went back.
+    /// Set when a record below the tag's mark was read: the mark, and the time. One such record
+    /// proves nothing: it may have been read before the allocation that raised the mark. If a
+    /// record that is read later is still below this mark, it went back.
     low: Option<(i64, Instant)>,
-    /// Whether a refresh found that the record is below the tag's mark. It is told to operators, and
-    /// forbids no allocation, since the failover guard may raise the record by the next one.
+    /// Whether a refresh found the record below the tag's mark. Operators are told, but allocations
+    /// are still tried, since the next one may make the failover guard raise the record.
     pub(crate) went_back: bool,
-    /// End of the last range that was granted to this state.
+    /// The highest end of a range that was granted to this state.
     pub(crate) granted_end: Option<i64>,
-    /// One past the last id that was handed out past the buffer.
+    /// One past the highest id that was handed out without the buffer.
     pub(crate) direct_end: Option<i64>,
     /// The ranges that were leased last.
     pub(crate) leased: Option<Box<Leased>>,
-    /// The last period for which the clocks were compared, where numbers begin again.
+    /// The last period for which the clocks were compared, in a tag with periods.
     pub(crate) period: Option<i64>,
     /// The tag's mark when this state was made.
     mark_at_open: Option<i64>,
@@ -130,9 +130,9 @@ pub(crate) struct TagControl {
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
     closed_at: Option<ClosedAt>,
-    /// How many ids were issued when that number was last seen to change, and when.
+    /// The number of issued ids when a change of it was last noticed, and the time of that.
     used: (u64, Instant),
-    /// Whether the tag has left, since nobody used it.
+    /// Whether the tag was dropped from memory because nobody used it.
     left: bool,
     pub(crate) rate: Rate,
 }
@@ -164,7 +164,7 @@ impl TagControl {
         self.refused || self.policy.is_err() || self.unreadable.is_some()
     }
 
-    /// Whether a record with this `max_id` can be allocated from again.
+    /// Fails if `max_id` is below `mark`; otherwise allows allocations from the record again.
     pub(crate) fn check(&mut self, max_id: i64, mark: Option<i64>) -> Result<(), StoreErrorKind> {
         if let Some(mark) = mark.filter(|mark| max_id < *mark) {
             return Err(StoreErrorKind::Regression { start: max_id, mark });
@@ -173,7 +173,7 @@ impl TagControl {
         Ok(())
     }
 
-    /// What a grant that is about to be asked for will change.
+    /// The values that the grant about to be requested will change, for restoring them later.
     pub(crate) const fn before(&self, mark: Option<i64>) -> Before {
         Before { granted_end: self.granted_end, direct_end: self.direct_end, mark }
     }
@@ -198,7 +198,7 @@ impl TagControl {
         }
     }
 
-    /// The amount to fetch, and what the record of a tag with this meaning should be like.
+    /// The amount to fetch, and the record that an allocation from a tag of this meaning expects.
     pub(crate) fn plan(
         &self,
         meaning: Meaning,
@@ -211,12 +211,12 @@ impl TagControl {
         let settings = self.settings();
         let settings = settings.map_err(|error| StoreErrorKind::BadRecord(error.to_string()))?;
         let bounds = bounds.overruled_by(&settings);
-        let end = meaning.number_end(&settings);
+        let end = settings.number_end(meaning);
         let expected = Expected { end, ..Expected::new(policy.record(), meaning) };
         Ok((policy.amount(ago, bounds), expected))
     }
 
-    /// `range` was granted on a request that was sent at `sent`.
+    /// Records that `range` was granted to a request that was sent at `sent`.
     pub(crate) fn granted_range(&mut self, range: IdRange, sent: Instant) {
         self.granted_end = self.granted_end.max(Some(range.end()));
         self.failure = None;
@@ -229,7 +229,7 @@ impl TagControl {
         self.fetches.push_back(Fetched { at: now, took, amount });
     }
 
-    /// The range was granted for the buffer on a request of `amount` that was sent at `sent`.
+    /// Records that a request for the buffer, of `amount` ids and sent at `sent`, was granted.
     pub(crate) fn segment_granted(&mut self, amount: Step, sent: Instant) {
         self.asked_at = Some(sent);
         if let Ok(policy) = &mut self.policy {
@@ -248,7 +248,7 @@ impl TagState {
         let settings = record.settings.as_ref().ok();
         let text = settings.and_then(|settings| {
             let template = settings.text.clone()?;
-            Some(Box::new(Text::new(template, settings.time_zone, meaning.reset)))
+            Some(Box::new(TextFormat::new(template, settings.time_zone, meaning.reset)))
         });
         let mark_at_open = store_client.config.marks.get(&record.tag);
         Self {
@@ -294,7 +294,7 @@ impl TagState {
         }
     }
 
-    /// Where the record must go on, at least, before it is allocated from again: it went back.
+    /// If the record went back: the number from which it must go on, at least. Else `None`.
     pub(crate) fn advance_to(&self, control: &TagControl) -> Option<i64> {
         let mark = || self.store_client.config.marks.get(&self.tag);
         (control.refused || control.went_back).then(mark).flatten()
@@ -324,15 +324,15 @@ impl TagState {
         self.control.lock().expect("no holder of this lock panics")
     }
 
-    /// The generation of the record that this state was made for: what was granted to it is given
-    /// back to that one only.
+    /// The generation of the record that this state was made for. Unused ids are given back only to
+    /// a record of this generation.
     pub(crate) fn generation(&self) -> Option<TagGeneration> {
         self.control().settings.as_ref()?.generation
     }
 
     /// Whether the record is still the one that this state was made for: the tag may have been made
-    /// again, or repaired because the database had granted ids twice. Settings that cannot be read
-    /// tell nothing.
+    /// again, or repaired because the database had granted ids twice. `true` if the settings cannot
+    /// be read, since that proves nothing.
     pub(crate) fn is_made_as(&self, record: &TagRecord) -> bool {
         let control = self.control();
         let before = control.settings.as_deref().map(made);
@@ -349,9 +349,9 @@ impl TagState {
         self.step_seen(record.step);
     }
 
-    /// Compares a record that was read with the tag's mark, so that this node tells how far it was
-    /// granted ids while it still has stock and is not refused: after a restore an operator needs the
-    /// greatest number of all nodes. A record that reaches the mark ends what was told before.
+    /// Compares a record with the tag's mark, so that this node reports how far it was granted ids
+    /// even while it has ids in memory and nothing is refused: after a restore an operator needs
+    /// the greatest number of all nodes. A record that reaches the mark ends the report.
     pub(crate) fn compare_with_mark(self: &Arc<Self>, max_id: i64) {
         let mark = self.store_client.config.marks.get(&self.tag);
         let mut control = self.control();
@@ -427,16 +427,17 @@ impl TagState {
         self.refilled.notify_waiters();
     }
 
-    /// Ends the tag, whose record is gone. A member of a family is asked for anew: a failover may have lost
-    /// its record, and the family makes it again. Where the family is gone too, or the member was
-    /// deleted, the next look-up says so.
+    /// Ends the tag, because its record is gone. A member of a family ends with `Changed`, so that
+    /// callers ask for the tag again: a failover may have lost its record, and the family then
+    /// makes it again. If the family is gone too, or the member was deleted, that look-up says so.
     pub(crate) fn end_without_record(&self) {
         let is_member = self.made_by().is_some();
         self.end(if is_member { SegmentErrorKind::Changed } else { SegmentErrorKind::UnknownTag });
     }
 
-    /// Ends the tag if nobody has used it for so long, and tells whether it did: a handle that
-    /// somebody keeps ends with `Changed`. One that waits for the store or an operator stays.
+    /// Ends the tag if nobody has used it for `idle`, and returns whether it did. A handle that
+    /// somebody still holds ends with `Changed`. A tag that is being fetched, has waiting callers
+    /// or waits for an operator stays.
     pub(crate) fn leave_if_idle(&self, idle: Duration) -> bool {
         let (issued, waits) = (self.issued(), self.somebody_waits() || self.queue.is_served());
         // Whoever holds it fetches.
@@ -455,11 +456,11 @@ impl TagState {
         true
     }
 
-    /// Lets the mark of a tag that was closed or has left sink to one past the last id that was
-    /// handed out, by this process or one before it, and returns the ids that were fetched last and
-    /// never handed out. Call it once its tasks have ended. Told once: given back the ids may be
-    /// somebody else's the next moment. `None` for a record that is gone, which has no use for them,
-    /// for one that is suspect, and where nothing was granted.
+    /// Lowers the mark of a tag that was closed or dropped to one past the last id that was handed
+    /// out, by this process or an earlier one, and returns the ids that were fetched last and never
+    /// handed out. Call it once the tag's tasks have ended. Only the first call returns ids: once
+    /// given back, they may be granted to somebody else. `None` if the record is gone or suspect,
+    /// or nothing was granted.
     pub(crate) fn take_unused(&self) -> Option<Option<IdRange>> {
         let mut control = self.control();
         let closed = control.left || control.ended == Some(SegmentErrorKind::Closed);
@@ -474,14 +475,14 @@ impl TagState {
         Some(self.numbers().unused(at))
     }
 
-    /// Asked by every look-up, so it takes no lock, and reads nothing but what the next id is taken
-    /// from.
+    /// Whether the tag has ended. Every look-up calls this: so it takes no lock, and reads only
+    /// memory that taking the next id reads anyway.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.buffer.is_closed()
     }
 
-    /// Reads what the next id is taken from.
+    /// Reads the memory that taking the next id reads, which brings it into the processor's cache.
     pub(crate) fn touch(&self) {
         self.buffer.touch();
     }
@@ -490,27 +491,28 @@ impl TagState {
         self.waiters.load(Ordering::Acquire) > 0
     }
 
-    /// How many ids have left the buffer or were fetched past it, those included that were leased and
-    /// given back. It never falls: while the lock is held no segment is added, so that the stock that
-    /// is seen is one that was, and what is left of one that ends is taken off both.
+    /// How many ids were taken from the buffer or fetched without it, including leased ids that were
+    /// given back. Never falls: no segment is added while the lock is held, so that `granted` and the
+    /// stock belong together, and when the tag ends, its stock is subtracted from `granted`.
     pub(crate) fn issued(&self) -> u64 {
         let control = self.control();
         control.granted.saturating_sub(self.numbers().stock())
     }
 
-    /// How many numbers the tag, or the period of its last ones, has behind those that this process was
-    /// granted, and how many are in stock. Other nodes may have been granted some of them.
+    /// How many numbers are left: those after the last range that this process was granted, up to
+    /// the end of the tag or of that range's period, and those in stock. It is an upper bound:
+    /// other nodes may have been granted some of the former.
     pub(crate) fn remaining(&self, control: &TagControl) -> Option<u64> {
         let granted = control.granted_end?;
         let end = match self.meaning().reset {
             Some(reset) => reset.start_of(granted - 1) + reset.capacity(),
-            None => self.meaning().number_end(&*control.settings().ok()?),
+            None => control.settings().ok()?.number_end(self.meaning()),
         };
         let behind = end.saturating_sub(granted).max(0).cast_unsigned();
         Some(behind.saturating_add(self.numbers().stock()))
     }
 
-    /// Why neither waiting nor asking the store makes sense now, if so.
+    /// Returns an error if neither waiting nor a request to the store makes sense now.
     pub(crate) fn immediate_error(&self) -> Option<SegmentError> {
         let control = self.control();
         if let Some(kind) = &control.ended {
@@ -528,7 +530,7 @@ impl TagState {
         Some(SegmentError::of_store(&self.tag, Arc::clone(&failure.error)))
     }
 
-    /// What the store said to the last attempt, if that was an outage less than `within` ago.
+    /// The error of the last attempt, if that was an outage of the store less than `within` ago.
     pub(crate) fn recent_outage(&self, within: Duration) -> Option<SegmentError> {
         let control = self.control();
         let recent =
@@ -537,7 +539,7 @@ impl TagState {
         Some(SegmentError::of_store(&self.tag, Arc::clone(&failure.error)))
     }
 
-    /// Sees to it that the mark is on the disk soon, whatever is granted until then.
+    /// Writes the mark to the disk after [`MARK_BEHIND`], with all that is granted until then.
     pub(crate) fn write_mark_behind(self: &Arc<Self>) {
         if self.mark_due.swap(true, Ordering::AcqRel) {
             return;
@@ -550,7 +552,7 @@ impl TagState {
         });
     }
 
-    /// How many ids a segment holds: the one in use, before that what the record says.
+    /// The length of the segment in use; before the first one, the record's step.
     pub(crate) fn segment_length(&self) -> usize {
         match self.numbers().segment_length() {
             0 => {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaf_core::{DurationCounts, IdRange, Step, Tag};
+use leaf_shape::Meaning;
 use tokio::time::Instant;
 
 use super::tag_state::TagState;
-use crate::meaning::Meaning;
 use crate::store::TagSettings;
 use crate::{SegmentErrorKind, StoreError};
 
@@ -43,7 +43,7 @@ pub struct TagView {
     pub position: Option<i64>,
     /// How many ids can be taken without the store.
     pub stock: u64,
-    /// The record's step; `None` when the row holds a number that is none.
+    /// The record's step; `None` if the number in the row is not a valid step.
     pub step: Option<Step>,
     /// The record's settings; the defaults while they cannot be read (`error` tells).
     pub settings: TagSettings,
@@ -63,12 +63,12 @@ pub struct TagView {
     pub meaning: Meaning,
     /// Ids handed out per second, over the last minute.
     pub rate: f64,
-    /// No range that starts below is accepted from the store.
+    /// The high-water mark: a range that starts below it is refused. `None` before the first grant.
     pub mark: Option<i64>,
-    /// The number from which the record must go on, at least, before the tag gets ids again: the
-    /// record went back.
+    /// If the record went back: the number from which it must go on, at least, before the tag gets
+    /// ids again.
     pub advance_to: Option<i64>,
-    /// Why the tag serves no more, if so.
+    /// Why the tag has ended; `None` while it serves ids.
     pub ended: Option<SegmentErrorKind>,
 }
 

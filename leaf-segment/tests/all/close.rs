@@ -27,7 +27,7 @@ async fn unused_ids_go_back_where_nobody_allocated_since() {
     }
 }
 
-/// What is given back may be another node's the next moment.
+/// Ids that are given back may belong to another node the next moment, so they go back only once.
 #[tokio::test(start_paused = true)]
 async fn unused_ids_go_back_once() {
     let store = store_with("orders", 10).await;

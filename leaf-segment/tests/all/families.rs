@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::support::{TestStore, open, step, tag};
 use leaf_segment::admin::{Confirm, TagAdmin, TagChange, TagSpec};
-use leaf_segment::meaning::KeyRing;
 use leaf_segment::{
     NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagCatalog as _, TagStore as _,
 };
+use leaf_shape::keys::KeyRing;
 
 fn relaxed() -> TagSpec {
     TagSpec { step: Some(step(10)), family: true, ..TagSpec::default() }
@@ -79,8 +79,8 @@ async fn a_family_has_no_more_members_than_it_may() {
     assert_eq!(first(&segments, "invoice/c").await, Ok(1));
 }
 
-/// A flood of new names makes as many members as the family allows in a second, and those that are
-/// there are served meanwhile.
+/// A flood of new names makes at most as many members as the family allows in a second, and
+/// existing members are served meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_new_members_is_bounded() {
     let spec = TagSpec { members_per_second: Some(100), ..relaxed() };
@@ -177,7 +177,8 @@ async fn what_is_deleted_is_not_made_again() {
     assert_eq!(deleted, (2, None));
 }
 
-/// Names that come together are one making; two generators that make one name make it once.
+/// Members that are requested together are made together. Two generators that request one name make
+/// it once.
 #[tokio::test(start_paused = true)]
 async fn members_that_are_asked_for_together_are_made_together() {
     let store = store_of(relaxed()).await;
@@ -228,7 +229,8 @@ async fn a_member_whose_record_is_lost_is_asked_for_anew() {
     assert_eq!(first(&segments, "invoice/other").await, Err(SegmentErrorKind::UnknownTag));
 }
 
-/// A family whose row is locked, say, keeps no other tag from its first use.
+/// A family that does not answer, for example because its row is locked, does not delay the first
+/// use of other tags.
 #[tokio::test(start_paused = true)]
 async fn a_family_that_does_not_answer_holds_no_other_tag_up() {
     let store = store_of(relaxed()).await;

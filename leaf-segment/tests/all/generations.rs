@@ -1,4 +1,4 @@
-//! Repairs, and tags that are made again: what was granted before counts no more.
+//! Repairs, and tags that are made again: ranges that were granted before are not used any more.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ async fn record(store: &TestStore) -> TagRecord {
     store.inner.record(&tag("orders")).await.unwrap()
 }
 
-/// The record goes back and two nodes are granted the same range: the repair that the docs
-/// recommend ends the repetition.
+/// The record goes back and two nodes are granted the same range. The repair that the docs
+/// recommend removes this range from the memory of both.
 #[tokio::test(start_paused = true)]
 async fn a_repair_takes_the_ids_out_of_memory_that_were_granted_twice() {
     let store = store_with("orders", 1_000_000).await;
@@ -52,7 +52,8 @@ async fn a_repair_takes_the_ids_out_of_memory_that_were_granted_twice() {
     assert_eq!(*on_a.next().await.unwrap_err().kind(), SegmentErrorKind::Changed);
 }
 
-/// The operator imported rows with ids up to the number that he gave.
+/// The operator repaired the tag with a number above the ids of imported rows. A later give-back
+/// must not go below it.
 #[tokio::test(start_paused = true)]
 async fn a_number_that_an_operator_gave_is_kept_against_a_later_give_back() {
     let store = store_with("orders", 100).await;
@@ -85,7 +86,8 @@ async fn a_clean_stop_does_not_go_below_the_number_of_an_operator() {
     assert!(first.get() >= 9000, "{first}");
 }
 
-/// The natural first number of the new tag is the end of the last range of the old one.
+/// An operator naturally lets the new tag begin where the old one's last range ended. There, a late
+/// give-back of that range would match `max_id`.
 #[tokio::test(start_paused = true)]
 async fn an_old_ticket_and_a_clean_stop_leave_a_tag_that_was_made_again_alone() {
     let store = store_with("orders", 100).await;
@@ -164,7 +166,7 @@ async fn two_operators_do_not_undo_each_other() {
     assert_eq!((settings.enabled, settings.max_take), (false, Some(step(7))));
 }
 
-/// A change that was decided on a tag that is gone is no change of the one that was made since.
+/// A change that was decided on a deleted tag is not applied to the tag that was made again since.
 #[tokio::test(start_paused = true)]
 async fn a_late_change_does_not_reach_a_tag_that_was_made_again() {
     let store = Arc::new(TestStore::default());

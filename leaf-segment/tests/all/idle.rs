@@ -1,4 +1,4 @@
-//! Tags that nobody uses leave, and come back. Time is paused.
+//! Idle tags are removed from memory, and looked up again when they are used. Time is paused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,8 +39,8 @@ async fn an_idle_tag_leaves_and_goes_on_without_a_gap() {
     assert_eq!(segments.tag("orders").await.unwrap().next().await.unwrap().get(), 8);
 }
 
-/// A new handle may be granted the ids that went back: it must not compare them with the mark that
-/// was before.
+/// A tag is used again while it is being removed from memory. The new handle may be granted the ids
+/// that just went back, so it must not compare them with the earlier mark.
 #[tokio::test(start_paused = true)]
 async fn who_comes_while_a_tag_leaves_is_served() {
     let store = store_with("orders", 1000).await;
@@ -91,7 +91,7 @@ async fn a_tag_in_use_stays_and_so_does_one_that_waits_for_an_operator() {
     assert_eq!(segments.tag("invoices").await.unwrap().next().await.unwrap().get(), 11);
 }
 
-/// What somebody else was granted since stays theirs.
+/// Ids do not go back if another node has allocated since.
 #[tokio::test(start_paused = true)]
 async fn nothing_goes_back_where_another_node_allocated_since() {
     let store = store_with("orders", 1000).await;
@@ -107,7 +107,7 @@ async fn nothing_goes_back_where_another_node_allocated_since() {
     assert_eq!(idle.tag("orders").await.unwrap().next().await.unwrap().get(), 2001);
 }
 
-/// By default a program may keep a handle for ever.
+/// By default a tag stays in memory, however long nobody uses its handle.
 #[tokio::test(start_paused = true)]
 async fn no_tag_leaves_unless_that_was_chosen() {
     let store = store_with("orders", 1000).await;

@@ -112,8 +112,8 @@ impl Node {
     }
 }
 
-/// Two nodes whose marks outlive a restart serve, lease, take back, stop and start in any order: no
-/// id twice, and no node is ever told that the store went back, which it did not.
+/// Two nodes whose marks survive a restart issue, lease, give back, stop and start in any order. No
+/// id repeats, and no node reports that the store went back, because it did not.
 #[tokio::test(start_paused = true)]
 async fn any_order_of_leases_and_returns_repeats_nothing() {
     for seed in 0..400 {
@@ -155,7 +155,7 @@ async fn any_order_of_leases_and_returns_repeats_nothing() {
     }
 }
 
-/// The one that the ids come back to may be gone at the next moment: then they stay taken.
+/// A closed node may end at any moment, so it accepts no ids back: they stay granted.
 #[tokio::test(start_paused = true)]
 async fn a_closed_node_takes_nothing_back() {
     let store = store_with("orders", 100).await;
@@ -167,8 +167,8 @@ async fn a_closed_node_takes_nothing_back() {
     assert_eq!(others_allocate(&store, 1).await.start(), 51);
 }
 
-/// G-25: the answer to a return is lost, and another node leases the same ids the next moment: the
-/// return is not sent again, since it would meet the same `max_id`.
+/// G-25: the answer to a return is lost, and another node leases the same ids the next moment. The
+/// return must not be retried: it would find the same `max_id` and give the other node's ids back.
 #[tokio::test(start_paused = true)]
 async fn a_return_whose_answer_is_lost_is_not_repeated() {
     let store = store_with("orders", 100).await;

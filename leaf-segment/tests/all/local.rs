@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::support::{open, store_with, tag};
 use leaf_core::Step;
 use leaf_segment::admin::TagSpec;
-use leaf_segment::meaning::KeyRing;
 use leaf_segment::{
     MemoryStore, NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, TagStore,
 };
+use leaf_shape::keys::KeyRing;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_get_rising_ids_and_none_twice() {

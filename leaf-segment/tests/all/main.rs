@@ -1,4 +1,5 @@
-//! The generator of segments, over a store in memory. One program, because each costs a link.
+//! The segment generator with a store in memory. All tests are in one program, because every
+//! program must be linked.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod close;

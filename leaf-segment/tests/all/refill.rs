@@ -60,7 +60,8 @@ async fn nobody_waits_while_the_next_segment_comes_in_time() {
     }
 }
 
-/// Java Leaf fails 8 of 20,000 calls at 15 ms and step 100; here some wait once, none fails.
+/// With fetches of 15 ms and a step of 100, the Java Leaf fails 8 of 20,000 calls. Here some calls
+/// wait once, and none fails.
 #[tokio::test(start_paused = true)]
 async fn a_step_that_is_outrun_grows_until_nobody_waits() {
     let store = store_with("orders", 100).await;
@@ -243,7 +244,8 @@ async fn callers_that_left_are_not_fetched_for() {
     assert!(max_id.cast_unsigned() < (served + 3) * 1_000_000, "{max_id} for {served} callers");
 }
 
-/// G-13: an outage that is as long as the stock lasts is not noticed, at any point of a segment.
+/// G-13: no caller notices an outage that the stock covers, at whatever point of a segment it
+/// begins.
 #[tokio::test(start_paused = true)]
 async fn an_outage_as_long_as_the_stock_fails_no_call() {
     // 1,000 ids/s and a step that may not grow: a segment lasts a second.

@@ -1,11 +1,12 @@
-//! Strict order: no buffer, one allocation for all who wait, and none joins one that has begun.
+//! Strict order: no buffer. One allocation serves all waiting callers, and no caller joins an
+//! allocation that has begun.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use leaf_segment::meaning::Meaning;
 use leaf_segment::{NewTag, SegmentErrorKind, TagStore};
+use leaf_shape::Meaning;
 use leaf_testkit::CallLog;
 use leaf_testkit::Edit as _;
 
@@ -60,8 +61,8 @@ async fn ids_follow_the_order_of_the_calls_over_all_nodes() {
     assert_eq!(next, 1 + ids, "no id is lost while everything works");
 }
 
-/// Who comes while an allocation is under way waits for the next one: exactly what is asked for is
-/// allocated.
+/// A caller that arrives during an allocation waits for the next one. Exactly the requested number
+/// of ids is allocated.
 #[tokio::test(start_paused = true)]
 async fn nobody_joins_an_allocation_that_has_begun() {
     let store = strict_store().await;
@@ -80,7 +81,7 @@ async fn nobody_joins_an_allocation_that_has_begun() {
     let (first, (second, both)) = tokio::join!(first, late);
 
     assert_eq!((first.unwrap().get(), second.unwrap().get()), (1, 2));
-    assert_eq!(both.unwrap()[0].start(), 3);
+    assert_eq!(both.unwrap().next().map(|id| id.get()), Some(3));
     assert_eq!(store.allocations.load(Ordering::SeqCst), 2);
 }
 
@@ -91,7 +92,7 @@ async fn there_is_nothing_to_take_without_waiting() {
     let turns = node.tag("turns").await.unwrap();
 
     assert_eq!(turns.meaning(), Meaning::STRICT);
-    assert_eq!((turns.try_next(), turns.try_take(10), turns.stock()), (None, None, 0));
+    assert_eq!((turns.try_next(), turns.try_take(10).is_none(), turns.stock()), (None, true, 0));
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(store.allocations.load(Ordering::SeqCst), 0, "and nothing is fetched ahead");
     assert_eq!(turns.next().await.unwrap().get(), 1);
@@ -99,7 +100,7 @@ async fn there_is_nothing_to_take_without_waiting() {
     assert_eq!(node.views(None, 100)[0].issued, 1);
 }
 
-/// Without its store a tag in strict order says so at once, and the others go on.
+/// When the store is down, a tag in strict order fails at once, and tags in relaxed order go on.
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_told_at_once_and_ends_with_it() {
     let store = strict_store().await;
@@ -181,8 +182,8 @@ async fn a_tag_that_is_made_again_in_another_order_is_found_anew() {
     assert_eq!(*turns.next().await.unwrap_err().kind(), SegmentErrorKind::Changed);
 }
 
-/// What the docs warn of: whoever made a plain tag anew in strict order must wait until no node has
-/// a stock of the old one.
+/// The docs warn of this: after a plain tag is made again in strict order, a node may issue ids of
+/// its old stock until its next refresh.
 #[tokio::test(start_paused = true)]
 async fn a_stock_of_the_plain_tag_before_it_breaks_the_order_until_the_next_refresh() {
     let store = Arc::new(TestStore::default());
@@ -205,8 +206,8 @@ async fn a_stock_of_the_plain_tag_before_it_breaks_the_order_until_the_next_refr
     }
 }
 
-/// Of a store that hangs one group of callers finds out; all others are told at once and hold no
-/// place.
+/// When the store hangs, only one group of callers waits for it. All others fail at once and occupy
+/// no place.
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_store_that_is_known_to_be_away() {
     let store = strict_store().await;

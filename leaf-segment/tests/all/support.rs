@@ -29,7 +29,7 @@ pub(crate) struct TestStore {
     pub(crate) look_ups: AtomicU64,
     /// How often members of families were made.
     pub(crate) makings: AtomicU64,
-    /// How many records were read of tags that were known.
+    /// How many records of tags in use were read.
     pub(crate) read: AtomicU64,
     /// What the clock of its server shows; 0 for no such clock.
     pub(crate) clock: AtomicU64,
@@ -48,7 +48,7 @@ impl TestStore {
         *self.down.lock().unwrap() = down;
     }
 
-    /// What the record says, past the bad line.
+    /// Reads `max_id` from the inner store, without delays and failures.
     pub(crate) async fn inner_max_id(&self, name: &str) -> i64 {
         self.inner.tag(&tag(name)).await.unwrap().unwrap().max_id
     }

@@ -1,4 +1,4 @@
-//! The set of tags: found, refreshed, unknown, gone. Time is paused.
+//! A generator's set of tags: look-ups, refreshes, unknown and deleted tags. Time is paused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,8 +48,8 @@ async fn a_flood_of_unknown_tags_keeps_the_memory_bounded() {
     assert!(format!("{segments:?}").matches("nope-").count() <= 1000);
 }
 
-/// S-06: the store is asked so many times a second, whatever the number of names that do not exist,
-/// and a tag that was just made is found within a second.
+/// S-06: however many names that do not exist are requested, the store gets a limited number of
+/// queries a second, and a tag that was just made is found within a second.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_unknown_tags_costs_the_store_little_and_hides_no_new_one() {
     let store = store_with("orders", 10).await;
@@ -83,8 +83,8 @@ async fn a_flood_of_unknown_tags_costs_the_store_little_and_hides_no_new_one() {
     assert!(asked() <= 40 * (seconds + 1), "{} queries in {seconds} s", asked());
 }
 
-/// More names than wait at a time are refused at once, in bounded memory, and tags that are known
-/// are served meanwhile.
+/// A limited number of unknown names may wait; more are refused at once, in bounded memory. Known
+/// tags are served meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_greater_flood_is_refused() {
     let store = store_with("orders", 10_000).await;

@@ -22,7 +22,7 @@ async fn exactly_as_many_ids_as_asked_for() {
     let mut taken = Vec::new();
 
     for count in [1, 999, 500, 700, 1000, 3] {
-        let ranges = orders.take(count).await.unwrap();
+        let ranges = orders.take(count).await.unwrap().into_ranges().unwrap();
         let new = ids(&ranges);
         assert_eq!(new.len(), count);
         assert!(new.is_sorted_by(|a, b| a < b), "{ranges:?}");
@@ -49,7 +49,7 @@ async fn more_than_a_segment_is_fetched_directly_in_one_trip() {
     }
     let trips = store.allocations.load(Ordering::SeqCst);
 
-    let direct = orders.take(12_345).await.unwrap();
+    let direct = orders.take(12_345).await.unwrap().into_ranges().unwrap();
 
     assert_eq!(store.allocations.load(Ordering::SeqCst), trips + 1);
     assert_eq!((direct.len(), direct[0].len()), (1, 12_345));
@@ -93,14 +93,14 @@ async fn a_direct_fetch_fails_like_any_other_and_recovers() {
     assert_eq!(asked.elapsed(), Duration::from_secs(2));
 
     store.set_down(false);
-    assert_eq!(ids(&orders.take(5000).await.unwrap()).len(), 5000);
+    assert_eq!(orders.take(5000).await.unwrap().len(), 5000);
     store.inner.remove(&tag("orders")).await.unwrap();
     let error = orders.take(5000).await.unwrap_err();
     assert_eq!(*error.kind(), SegmentErrorKind::UnknownTag);
 }
 
-/// A node that is not ready gets no callers from a balancer: it must find out by itself that the
-/// store answers again, also where the last ones asked for more than the buffer holds.
+/// A balancer sends no callers to a node that is not ready. So the node must find out on its own
+/// that the store answers again, also if its last callers wanted more than the buffer holds.
 #[tokio::test(start_paused = true)]
 async fn after_an_outage_it_is_ready_without_a_caller() {
     for full in [false, true] {

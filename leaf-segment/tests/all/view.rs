@@ -1,14 +1,10 @@
 //! What operators see of a tag. Time is paused.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{open, step, store_with, tag};
-use leaf_core::{Health, Id, IdRange};
-use leaf_segment::shards::Shards;
-use leaf_segment::{
-    NewTag, SegmentConfig, SegmentErrorKind, SegmentGenerator, SegmentSource, TagStore,
-};
+use leaf_core::{Id, IdRange};
+use leaf_segment::SegmentErrorKind;
 use leaf_testkit::Edit as _;
 
 fn range(start: i64, end: i64) -> Option<IdRange> {
@@ -92,41 +88,4 @@ async fn shows_the_rate_the_errors_and_the_end() {
     tokio::time::sleep(Duration::from_secs(61)).await;
     assert!(segments.views(None, 100).is_empty(), "a tag that is gone leaves the memory");
     assert_eq!(*orders.next().await.unwrap_err().kind(), SegmentErrorKind::UnknownTag);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shard_that_is_down_takes_no_other_with_it() {
-    let (main, orders) = (store_with("users", 1000).await, store_with("orders", 1000).await);
-    // A row of that name in the wrong store is nobody's.
-    main.create(&NewTag::new(tag("orders"), step(7))).await.unwrap();
-    orders.set_down(true);
-    let generator = async |store: &Arc<crate::support::TestStore>| {
-        let store = Arc::clone(store) as Arc<dyn SegmentSource>;
-        SegmentGenerator::open(store, SegmentConfig::default()).await
-    };
-    let shards = Shards::new(generator(&main).await)
-        .with(vec!["order*".parse().unwrap()], generator(&orders).await);
-
-    shards.tag("users").await.unwrap().next().await.unwrap();
-    let error = shards.tag("orders").await.unwrap_err();
-    assert_eq!(*error.kind(), SegmentErrorKind::StoreDown);
-    assert!(matches!(shards.health(), Health::Degraded(_)), "{}", shards.health());
-    main.set_down(true);
-    let users = shards.tag("users").await.unwrap();
-    while users.try_next().is_some() {}
-    let _ = users.next().await;
-    assert!(!shards.health().can_answer());
-
-    main.set_down(false);
-    orders.set_down(false);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    users.next().await.unwrap();
-    assert_eq!(shards.tag("orders").await.unwrap().next().await.unwrap().get(), 1);
-    assert_eq!(shards.health(), Health::Ready);
-    let names: Vec<_> =
-        shards.views(None, 100).iter().map(|view| (view.tag.clone(), view.issued)).collect();
-    assert_eq!(names.len(), 2, "{names:?}");
-    assert_eq!(names[0], (tag("orders"), 1));
-    shards.close().await;
-    assert_eq!(*users.next().await.unwrap_err().kind(), SegmentErrorKind::Closed);
 }

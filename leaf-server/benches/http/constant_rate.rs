@@ -1,5 +1,5 @@
-//! A load at a constant rate, whose latencies count from when a request was due: a server that
-//! stands still makes all the requests late that were due meanwhile, not only those that were sent.
+//! A load at a constant rate. Latencies count from the moment when a request was due: a server that
+//! stands still makes all requests late that are due meanwhile, not only those that were sent.
 //!
 //! One thread that never sleeps: a timer's granularity would be most of what it measures.
 

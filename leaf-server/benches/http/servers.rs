@@ -42,7 +42,7 @@ impl Contender {
     }
 }
 
-/// Leaf, a bare hyper, nginx: the reference last.
+/// Starts Leaf, a bare hyper and nginx; nginx, the last, is the reference.
 pub(crate) fn start(directory: &Path) -> Vec<Contender> {
     let args = ["-c", PROCESSOR, env!("CARGO_BIN_EXE_leaf-server")];
     let leaf = LeafServer::start_wrapped("taskset", &args, &directory.join("leaf"));

@@ -9,7 +9,7 @@ use leaf_testkit::{HttpClient, LeafServer, MariaDb};
 use super::{Contender, Load, ROUNDS, SERVER, median, redis, run};
 
 const TAG: &str = "turns";
-/// Callers of the last line, over three servers.
+/// The number of callers in the last line of the output, spread over three servers.
 const MANY: usize = 2000;
 
 const LOADS: &[Load] = &[

@@ -1,5 +1,5 @@
-//! Heads of HTTP/1: whatever arrives is read along without a panic, in time, and with the same
-//! verdict however the network cut it.
+//! Fuzzes the check of HTTP/1 request heads: whatever arrives, it does not panic and takes little
+//! time, and its verdict does not depend on how the network splits the bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

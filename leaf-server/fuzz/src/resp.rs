@@ -1,5 +1,5 @@
-//! Commands of the Redis protocol: whatever arrives is read without a panic, in time, and the same
-//! way however the network cut it.
+//! Fuzzes the parser of Redis commands: whatever arrives, it does not panic and takes little time,
+//! and its result does not depend on how the network splits the bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,10 +10,10 @@ mod codec;
 
 use codec::{LARGEST, Malformed, Words, increment, read};
 
-/// What was read: the words of each command, and why there is no more, if so.
+/// The words of each command that was read, and the error that ended the reading, if there was one.
 type Outcome = (Vec<Vec<Vec<u8>>>, Option<Malformed>);
 
-/// Reads the commands as a connection does that receives so many bytes at a time.
+/// Reads the commands like a connection that receives `piece` bytes at a time.
 fn converse(bytes: &[u8], piece: usize) -> Outcome {
     let (mut input, mut words, mut commands) = (Vec::new(), Words::default(), Vec::new());
     for piece in bytes.chunks(piece) {

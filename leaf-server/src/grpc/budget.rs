@@ -1,11 +1,12 @@
-//! How much of its answers a connection may hold in memory.
+//! Limits how much memory the answers of one connection may hold.
 //!
-//! Invariant: the lists of ids that were made for a connection and not sent yet are at most [`LISTS`]
-//! together, or one list; the messages of streams at most [`STREAMS`]. Who asks for a hundred lists at once and reads none costs no more than
-//! that; the other calls wait until the client reads, or until the connection is closed because
-//! nothing is read.
+//! Invariant: the lists of ids that were made for a connection and are not sent yet have at most
+//! [`LISTS`] bytes together, or are one list; the messages of its streams have at most [`STREAMS`].
+//! A client that asks for a hundred lists at once and reads none costs no more: its other calls
+//! wait until it reads, or until the listener closes the connection because nothing is read.
 //!
-//! A list counts until its bytes were written to the socket: they go with it ([`Slot::guard`]).
+//! A list counts until its bytes are written to the socket: its permits are dropped with its bytes
+//! ([`Slot::guard`]).
 
 use std::sync::{Arc, Mutex};
 
@@ -14,14 +15,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::serve::{Control, Unread};
 
-/// What the lists of a connection may hold.
+/// How many bytes the lists of a connection may hold.
 const LISTS: usize = 160 * 1024;
-/// What the streams of a connection may hold: each keeps its next message while its client reads
-/// others.
+/// How many bytes the streams of a connection may hold. Each stream holds its next message while
+/// its client reads other answers.
 const STREAMS: usize = 512 * 1024;
 /// The unit of the semaphores: one permit stands for this many bytes.
 const PART: usize = 1024;
-/// A large id in a message.
+/// The most bytes of one id in a message.
 const ID: usize = 10;
 /// What a message costs beside its ids: the buffer that it is encoded in.
 const MESSAGE: usize = 8 * 1024;
@@ -33,15 +34,17 @@ pub(super) struct Budget {
     streams: Arc<Semaphore>,
 }
 
-/// What an answer's next message holds of the budget. The answer has a clone in its extensions.
+/// The permits of the budget that an answer's next message holds. The answer has a clone of this in
+/// its extensions.
 #[derive(Clone, Default)]
 pub(super) struct Slot(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
-/// The bytes of a message, and what they hold until they are freed.
+/// The bytes of a message, and the permits that they hold until they are freed.
 struct Guarded {
     bytes: Bytes,
     _permit: OwnedSemaphorePermit,
-    /// The stream itself may wait for the budget meanwhile, and then has nothing to read.
+    /// Counts these bytes as unread. The stream itself does not while it waits for the budget: then
+    /// it has no message that the client could read.
     _unread: Unread,
 }
 
@@ -87,7 +90,8 @@ impl Slot {
         std::mem::replace(&mut *self.0.lock().expect("no holder of this lock panics"), permit)
     }
 
-    /// The bytes of a message, which hold what the message held, and which the client has yet to read.
+    /// Lets the bytes of a message hold the permits of this slot, and count as unread, until they
+    /// are freed. Returns them unchanged if the slot is empty.
     pub(super) fn guard(&self, bytes: Bytes, control: &Arc<Control>) -> Bytes {
         match self.replace(None) {
             Some(_permit) => {

@@ -1,8 +1,8 @@
 //! `leaf.v1.IdService`.
 //!
-//! The methods translate messages to calls of `ids.rs` and back. Limits on counts are those of
-//! HTTP, and for a list at most [`MOST`]; lists count in the [`Budget`] of their connection; a refusal carries the reason that HTTP has in its problem
-//! type.
+//! The methods translate messages to calls of `ids.rs` and back. Counts have the limits that they
+//! have over HTTP, and a list has at most [`MOST`] ids. Lists and streams hold permits of their
+//! connection's [`Budget`]. A refusal carries the word that HTTP has in its problem type.
 
 use std::pin::Pin;
 
@@ -15,13 +15,13 @@ use leaf_proto::v1::{
     LeaseRangeResponse, NextIdRequest, NextIdResponse, NextIdsRequest, NextIdsResponse,
     ReturnRangeRequest, ReturnRangeResponse, next_id_request, next_ids_request,
 };
-use leaf_segment::meaning::Order;
 use leaf_segment::{LeasedRange, TagHandle};
+use leaf_shape::Order;
 use tonic::{Request, Response, Status};
 
 use super::budget::{Budget, Slot};
 use super::status::{bad_request as bad, of, refused};
-use crate::access::Caller;
+use crate::caller::Caller;
 use crate::ids::{self, IdError};
 use crate::metrics::Operation;
 use crate::node::Node;
@@ -35,7 +35,7 @@ const MOST: usize = 10_000;
 /// version of the protocol has (which decodes as not set).
 const NO_SOURCE: &str = "source: give a tag, or snowflake";
 
-/// Ids, of the node that a request's caller asks.
+/// The id service. The node comes with each request's caller.
 #[derive(Clone)]
 pub(super) struct Ids;
 
@@ -50,7 +50,7 @@ async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, Status> {
     ids::handle(caller, tag).await.map_err(of)
 }
 
-/// The next id of a tag that may not be in memory.
+/// The next id of a tag. Waits if none is in memory.
 async fn next(caller: &Caller, tag: &str) -> Result<Id, IdError> {
     ids::next(caller, &ids::handle(caller, tag).await?).await
 }
@@ -77,7 +77,8 @@ async fn take(
     }
 }
 
-/// How many ids a request is for.
+/// The number of ids that a request asks for; `asked` is 0 where the client gave none, which counts
+/// as 1.
 fn count(node: &Node, asked: u32) -> Result<usize, Status> {
     let most = ids::most_ids(node).min(MOST);
     match asked.max(1) as usize {
@@ -86,7 +87,8 @@ fn count(node: &Node, asked: u32) -> Result<usize, Status> {
     }
 }
 
-/// The end of a stream that had begun well: counted here, since its answer was counted already.
+/// The error that ends a stream after its beginning. It is counted as a refusal here, since the
+/// call was already counted as answered.
 fn refused_late(node: &Node, mut status: Status, reason: Reason, request: &RequestId) -> Status {
     node.requests.refused(Face::Grpc, Operation::Take, reason, Some(request));
     if let Ok(id) = request.to_string().parse() {
@@ -95,7 +97,7 @@ fn refused_late(node: &Node, mut status: Status, reason: Reason, request: &Reque
     status
 }
 
-/// An answer whose messages hold what is in the slot.
+/// Puts the slot into an answer, whose messages then hold the slot's permits.
 fn counted<T>(mut answer: Response<T>, slot: Slot) -> Response<T> {
     answer.extensions_mut().insert(slot);
     answer
@@ -140,8 +142,8 @@ impl IdService for Ids {
 
     type StreamIdsStream = Pin<Box<dyn Stream<Item = Result<NextIdsResponse, Status>> + Send>>;
 
-    /// Ids are taken ahead of the client as far as the windows of HTTP/2 reach: some thousands are
-    /// lost to one that leaves.
+    /// Takes ids before the client reads them, as far as the windows of HTTP/2 reach: if the client
+    /// leaves, some thousands are lost.
     async fn stream_ids(&self, request: Request<NextIdsRequest>) -> Answer<Self::StreamIdsStream> {
         let (caller, budget) = (caller(&request)?, budget(&request)?);
         let id = request.extensions().get::<RequestId>().cloned();
@@ -172,8 +174,8 @@ impl IdService for Ids {
             }
             match take(&caller, &source, count).await {
                 Ok(ids) => {
-                    // One message at a time: others of this thread, and the client's windows, get
-                    // their turn.
+                    // Pauses after each message, so that other tasks of this thread run, and the
+                    // connection can see whether the client still has room.
                     tokio::task::yield_now().await;
                     Some((Ok(NextIdsResponse { ids }), Some((caller, source, budget, slot, id))))
                 }

@@ -1,8 +1,9 @@
-//! Ids over gRPC, on the listener and the threads that HTTP and the Redis protocol have, too.
+//! Ids over gRPC, on a listener of its own, which shares its code and threads with those of HTTP
+//! and the Redis protocol.
 //!
-//! tonic decodes and encodes messages; connections are served by hyper, as those of HTTP/2 are. A
-//! request with one message is read whole before it counts as under way, so that a client that
-//! sends slowly can be ended.
+//! tonic decodes and encodes messages; hyper serves the connections, as it does for HTTP/2. A
+//! request with one message is read whole before it counts as under way, so that the listener can
+//! close the connection of a client that sends slowly.
 
 mod budget;
 mod deadline;
@@ -37,7 +38,7 @@ use self::budget::{Budget, Slot};
 use self::ids::Ids;
 use self::request::{check, explained, is_meant};
 use self::status::{bad_request, reason_of, refused};
-use crate::access::{Client, Peer};
+use crate::caller::{Client, Peer};
 use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
@@ -46,11 +47,11 @@ use crate::serve::{
     Control, Keeping, Order, Protocol, Stream, UnderWay, Unread, open, serve_http2,
 };
 
-/// An order as messages have it.
-const fn order(order: leaf_segment::meaning::Order) -> v1::Order {
+/// Converts an order to its form in messages.
+const fn order(order: leaf_shape::Order) -> v1::Order {
     match order {
-        leaf_segment::meaning::Order::Relaxed => v1::Order::Relaxed,
-        leaf_segment::meaning::Order::Strict => v1::Order::Strict,
+        leaf_shape::Order::Relaxed => v1::Order::Relaxed,
+        leaf_shape::Order::Strict => v1::Order::Strict,
     }
 }
 
@@ -59,12 +60,12 @@ const fn order(order: leaf_segment::meaning::Order) -> v1::Order {
 const LARGEST: usize = 1024;
 /// How long a message may take to arrive.
 const ARRIVES: Duration = Duration::from_secs(10);
-/// How many bytes are buffered for one answer: a client that opens its windows and reads nothing
-/// costs a hundred times as much.
+/// How many bytes are buffered for one answer. A client may ask for a hundred answers and read
+/// nothing, which costs a hundred times as much.
 const SEND_BUFFER: usize = 4 * 1024;
-/// How long an answer that was given may take on its way, at the end.
+/// How long the end of a connection waits for the answers that are being sent.
 const LAST_ANSWERS: Duration = Duration::from_millis(300);
-/// The health service.
+/// The name of the health service.
 const HEALTH: &str = "grpc.health.v1.Health";
 /// How often the health service looks at the node.
 const LOOK: Duration = Duration::from_secs(1);
@@ -75,24 +76,25 @@ pub(crate) struct Grpc {
     services: Services,
 }
 
-/// What a path may lead to. Cheap to clone.
+/// The services that a path can name. Cheap to clone.
 #[derive(Clone)]
 struct Services {
     ids: IdServiceServer<Ids>,
     health: HealthServer<HealthService>,
     reflection: Reflect,
-    /// In the version before, which many tools still ask for.
+    /// The reflection service in its older version, `v1alpha`, which many tools still use.
     old_reflection: Reflect,
 }
 
-/// Answers questions about the services.
+/// Answers requests to the reflection service, which describes the other services.
 type Reflect = Arc<dyn Fn(Request<Incoming>) -> Answer<tonic::body::Body> + Send + Sync>;
 
 /// An answer under way. Boxed, since each service has another type.
 type Answer<B> = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
 
 impl Grpc {
-    /// Call it in a tokio runtime: a task of it follows the node's health.
+    /// Creates the services. Call this in a tokio runtime: it spawns a task that reports the node's
+    /// health.
     pub(crate) fn new(node: Arc<Node>) -> Self {
         let reflection = || {
             Builder::configure()
@@ -116,7 +118,7 @@ impl Grpc {
     }
 }
 
-/// Tells the health service how the node is, until that is gone.
+/// Reports the node's health to the health service, until the node is dropped.
 async fn report(node: std::sync::Weak<Node>, reporter: HealthReporter) {
     let mut told = None;
     loop {
@@ -136,8 +138,8 @@ async fn report(node: std::sync::Weak<Node>, reporter: HealthReporter) {
     }
 }
 
-/// Until the connection was asked to end, and no call waits for its answer any more: streams of
-/// health and reflection end with their client only.
+/// Waits until the connection was asked to end and no call waits for its answer any more. Streams
+/// of health and reflection are not waited for: they last as long as their client does.
 async fn ended(control: &Control) {
     control.unless(Order::Finish, std::future::pending::<()>()).await;
     loop {
@@ -243,7 +245,7 @@ impl Service<Request<Incoming>> for Answering {
     }
 }
 
-/// What a call is counted as.
+/// The operation under which a call is counted.
 fn operation(service: &str, method: &str) -> Operation {
     match (service, method) {
         (HEALTH, _) | (SERVICE_NAME, "Clock") => Operation::Health,
@@ -307,7 +309,7 @@ struct Counted {
     body: tonic::body::Body,
     control: Arc<Control>,
     unread: Option<Unread>,
-    /// What a list holds of the connection's budget.
+    /// The permits of the connection's budget that the next message holds.
     slot: Option<Slot>,
 }
 
@@ -336,8 +338,8 @@ impl Body for Counted {
         }
         frame.map_ok(|frame| {
             frame.map_data(|bytes| {
-                // A message lies in a buffer of 8 KiB or more, which would wait with it until the
-                // client reads.
+                // Copied, since tonic's message is a part of a buffer of 8 KiB or more, which would
+                // stay in memory until the client has read the message.
                 let bytes = Bytes::copy_from_slice(&bytes);
                 match &self.slot {
                     Some(slot) => slot.guard(bytes, &self.control),

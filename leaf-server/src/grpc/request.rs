@@ -1,4 +1,4 @@
-//! What a request of gRPC must be like before a service sees it.
+//! Checks that a gRPC request passes before it reaches a service.
 //!
 //! Source: gRPC over HTTP/2, "Requests" and "Length-Prefixed-Message".
 
@@ -13,8 +13,8 @@ use crate::refusal::Reason;
 /// The prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// Whether a request is one of gRPC. Nothing that a page in a browser can send without being asked
-/// first.
+/// Whether a request is a gRPC request. A browser sends none for a web page unless the server has
+/// allowed it (CORS), which this server never does.
 pub(super) fn is_meant(head: &Parts) -> bool {
     let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let kind = kind.unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -24,7 +24,7 @@ pub(super) fn is_meant(head: &Parts) -> bool {
     head.version == Version::HTTP_2 && head.method == Method::POST && is_grpc
 }
 
-/// The answer to a request that is none of gRPC.
+/// The answer to a request that is not a gRPC request.
 pub(super) fn unsupported() -> Response<tonic::body::Body> {
     let mut answer = Response::new(tonic::body::Body::empty());
     *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -50,8 +50,8 @@ pub(super) fn check(body: &[u8], most: usize) -> Result<(), String> {
     }
 }
 
-/// What tonic answers to a message that it cannot read, and to a method that a service does not
-/// have, in our words.
+/// Replaces two errors of tonic, for a message that it cannot decode and for a method that the
+/// service does not have, by refusals with Leaf's texts and reasons.
 pub(super) fn explained(answer: Response<tonic::body::Body>) -> Response<tonic::body::Body> {
     let headers = answer.headers();
     let code = headers.get("grpc-status").map(|code| Code::from_bytes(code.as_bytes()));

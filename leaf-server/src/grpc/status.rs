@@ -12,12 +12,12 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use crate::ids::IdError;
 use crate::refusal::Reason;
 
-/// When a client may try again.
+/// How long a client should wait before it tries again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Whose the reasons are, of `google.rpc.ErrorInfo`.
+/// The domain of the reasons, as `google.rpc.ErrorInfo` names it.
 const DOMAIN: &str = "leaf";
 
-/// Why there is no id.
+/// The gRPC status of an error of `ids.rs`.
 pub(super) fn of(error: IdError) -> Status {
     refused(error.reason(), error.text())
 }
@@ -27,9 +27,10 @@ pub(super) fn bad_request(text: impl Into<String>) -> Status {
     refused(Reason::BadRequest, text)
 }
 
-/// A refusal, with its reason for programs, and when to try again, where that may help. Of the
-/// codes `Unavailable` and `ResourceExhausted` say that another try may, all others that it does
-/// not. It carries the reason, by which it is counted ([`reason_of`]).
+/// A refusal. It carries the reason for programs and, if another try may succeed, when to try
+/// again. The codes `Unavailable` and `ResourceExhausted` say that another try may succeed, all
+/// other codes that it does not. The reason is also the source of the status, by which the refusal
+/// is counted ([`reason_of`]).
 pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
     let code = match reason {
         Reason::BadRequest => Code::InvalidArgument,

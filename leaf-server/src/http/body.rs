@@ -12,12 +12,12 @@ use super::problem::Problem;
 use crate::refusal::Reason;
 use crate::serve::{Control, UnderWay};
 
-/// The largest body of a request for ids, which means nothing: a connection may hold a hundred of
-/// them.
+/// The largest body of a request for ids, in bytes. It is read and ignored; a connection may hold a
+/// hundred of them.
 pub(super) const OF_IDS: usize = 1024;
-/// The largest body of an operator's request.
+/// The largest body of an operator's request, in bytes.
 pub(super) const OF_OPERATORS: usize = 16 * 1024;
-/// How long a body may take.
+/// How long a body may take to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The body of a request that is under way. It lives until the request is answered, also where
@@ -26,7 +26,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct RequestBody {
     incoming: Incoming,
     control: Arc<Control>,
-    /// Not while the client is waited for: its connection may have to make room then.
+    /// `None` while the rest of the body is awaited: the connection may then be closed to make room
+    /// for others.
     under_way: Option<UnderWay>,
 }
 
@@ -36,7 +37,8 @@ impl RequestBody {
         Self { incoming, control, under_way: Some(under_way) }
     }
 
-    /// What keeps the connection for as long as an answer is sent that has no end.
+    /// A guard for an answer that has no end: while it exists, the connection is not closed to make
+    /// room for others.
     pub(super) fn keep(&self) -> UnderWay {
         UnderWay::begin(&self.control)
     }
@@ -47,7 +49,7 @@ impl RequestBody {
     }
 }
 
-/// Reads all of it, if it has so many bytes at most.
+/// Reads the whole body, which may have at most `most` bytes.
 pub(super) async fn read(body: &mut RequestBody, most: usize) -> Result<Bytes, Problem> {
     if body.is_read() {
         return Ok(Bytes::new());
@@ -70,7 +72,7 @@ pub(super) async fn read(body: &mut RequestBody, most: usize) -> Result<Bytes, P
     }
 }
 
-/// What an operator's request says, as JSON of this form.
+/// Parses the body of an operator's request, which must be JSON by its `Content-Type`.
 pub(super) fn json<T: DeserializeOwned>(headers: &HeaderMap, text: &[u8]) -> Result<T, Problem> {
     let kind = headers.get(hyper::header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! One connection: HTTP/1.1 with keep-alive and pipelining, or HTTP/2 where the client begins with
-//! its preface.
+//! One connection: HTTP/1.1 with keep-alive and pipelining, or HTTP/2 if the client begins with its
+//! preface.
 //!
-//! Everything has a limit: the time that a request's head may take, its size, the time that an
-//! answer may wait for a client that does not read, the requests at a time of HTTP/2. A connection
-//! that is idle is closed after the time that a head may take. No timer runs per request: the
-//! listener looks at all its connections now and then, see [`Control`].
+//! Everything has a limit: the size of a request's head, the time in which it must arrive, the time
+//! that an answer may wait for a client that does not read, the number of concurrent requests over
+//! HTTP/2. A connection that is idle for as long as a head may take is closed. No timer runs per
+//! request: the listener sweeps all its connections at intervals, see [`Control`].
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use super::outbox;
 use super::problem::{Form, Problem};
 use super::reply::Reply;
 use super::{id_routes, ops};
-use crate::access::{Client, Peer};
+use crate::caller::{Client, Peer};
 use crate::metrics::Operation;
 use crate::node::Node;
 use crate::refusal::{Face, Reason};
@@ -41,8 +41,8 @@ use crate::serve::{
 
 /// The most headers of a request; more are refused with 431.
 const HEADERS: usize = 64;
-/// How many bytes HTTP/2 buffers for one stream: a client that opens its windows and reads nothing
-/// costs a hundred times as much.
+/// How many bytes HTTP/2 buffers for one stream. A client may open a hundred streams and read
+/// nothing, which costs a hundred times as much.
 const SEND_BUFFER: usize = 4 * 1024;
 
 /// The value of `Connection` that announces the end.
@@ -56,7 +56,7 @@ enum Routes {
 }
 
 impl Routes {
-    /// What their refusals are counted by.
+    /// The face under which their refusals are counted.
     const fn face(self) -> Face {
         match self {
             Self::Ids => Face::Http,
@@ -72,12 +72,12 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    /// Ids.
+    /// HTTP on the listener for ids.
     pub(crate) const fn ids(node: Arc<Node>) -> Self {
         Self { node, routes: Routes::Ids }
     }
 
-    /// Health and administration.
+    /// HTTP on the listener for health and administration.
     pub(crate) const fn ops(node: Arc<Node>) -> Self {
         Self { node, routes: Routes::Ops }
     }
@@ -87,9 +87,9 @@ impl Protocol for Http {
     fn keeping(&self) -> Keeping {
         match self.routes {
             Routes::Ids => self.node.keeping("http.listen", false),
-            // Connections are few, and nobody needs to keep one: 6 to 12 s. Any that
-            // waits for no answer makes room, so that nobody can keep others from asking for
-            // health.
+            // Connections are few, and no client needs to keep one: an idle one ends after 6 to 12
+            // s. Each that has no request under way may be closed to make room, so that no client
+            // can keep others from asking for health.
             Routes::Ops => Keeping {
                 listener: "ops.listen",
                 sweep_every: Duration::from_secs(2),
@@ -114,8 +114,8 @@ impl Protocol for Http {
     }
 }
 
-/// Serves a connection, in the version that its first bytes show, until the client or the server
-/// has had enough.
+/// Serves a connection, in the HTTP version that its first bytes show, until the client or the
+/// server ends it.
 async fn serve(stream: impl Stream, client: Client, routes: Routes, control: Arc<Control>) {
     let node = Arc::clone(client.node());
     let _connected = node.requests.connected(routes.face());
@@ -152,7 +152,7 @@ async fn serve(stream: impl Stream, client: Client, routes: Routes, control: Arc
     }
 }
 
-/// An answer that is there, or will be.
+/// An answer that is ready, or a future that makes it.
 type Answer = Either<
     Ready<Result<Reply, Infallible>>,
     Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>,
@@ -205,8 +205,8 @@ impl Service<Request<Incoming>> for Answering {
                     let answer = id_routes::route(&caller, &head, &mut body, &id);
                     request::in_span_once_it_waits(answer, span).await
                 }
-                // In a box of its own: it is several times as large, and there may be many thousand
-                // requests for ids at a time.
+                // Boxed separately: this future is several times as large as that for ids, and
+                // there may be many thousand requests for ids at a time.
                 Routes::Ops => {
                     let answer = ops::route(&caller, &head, &mut body, &id);
                     Box::pin(answer.instrument(span())).await
@@ -229,7 +229,8 @@ impl Service<Request<Incoming>> for Answering {
 }
 
 impl Answering {
-    /// Why a request is refused whatever it asks for: a proxy in front may have read another one.
+    /// Why a request is refused before its route is looked at: it is malformed, and a proxy in
+    /// front may have read another request. `None` if it is well-formed.
     fn malformed(&self, request: &Request<Incoming>) -> Option<&'static str> {
         if self.control.ambiguous.load(Ordering::Relaxed) {
             return Some(
@@ -250,8 +251,8 @@ impl Answering {
     }
 }
 
-/// Tells an HTTP/1 client that the connection closes, once this node stops; counts what an HTTP/2
-/// client has not read.
+/// Completes an answer. Over HTTP/1, announces that the connection closes if this node stops; over
+/// HTTP/2, counts the answer as unread until the client has taken it.
 fn announced(mut reply: Reply, node: &Node, control: &Arc<Control>, http1: bool) -> Reply {
     if !http1 {
         reply.body_mut().count(control);

@@ -1,37 +1,37 @@
-//! Reads along what a client sends over HTTP/1, and notices the heads that two programs may read
-//! differently: the parser takes them, and a proxy in front may see another request in them.
+//! Reads a copy of what a client sends over HTTP/1, and detects heads that two programs may read
+//! differently: the parser accepts them, and a proxy in front may see another request in them.
 //!
 //! Refused are a line that ends without a carriage return (RFC 9112, section 2.2),
 //! `Transfer-Encoding` beside `Content-Length` (section 6.1), and more than one `Content-Length`.
-//! Everything else is the parser's. Bodies are passed over by their length; after a chunked one
-//! nothing is read along any more, since its connection is closed then.
+//! Everything else is left to the parser. Bodies are skipped by their length. After the head of a
+//! chunked body nothing is checked any more, since the connection is closed after its answer.
 
 use memchr::memchr;
 
-/// How much of a line is kept where it comes in pieces: enough for the names that matter and a
-/// length.
+/// How many bytes are kept of a line that comes in several reads: enough for the names that matter
+/// and a length.
 const KEPT: usize = 64;
 
-/// Where in a connection's bytes the next one is, and what was seen of the head before it.
+/// The position in a connection's bytes, and what was seen so far of the current head.
 ///
-/// It sees what the parser sees, in the same pieces, and never changes a byte. Where the two
-/// disagree about where a request ends, both are wrong about the next one: so bodies are followed
-/// as well.
+/// It reads the same bytes as the parser, in the same pieces, and changes none. It skips bodies by
+/// their length, as the parser does: if it took a part of a body for a head, its verdict on the
+/// next request would be wrong.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
     /// Where the next byte belongs.
     at: Place,
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
-    /// Whether there was more of it than is kept.
+    /// Whether that line is longer than what is kept of it.
     cut: bool,
     /// The line's last byte, which may be beyond what is kept.
     last: u8,
-    /// How many lines of the running head have ended.
+    /// How many lines of the current head have ended.
     lines: usize,
-    /// The `Content-Length` of the running head.
+    /// The `Content-Length` of the current head.
     length: Option<u64>,
-    /// Whether the running head has a `Transfer-Encoding`.
+    /// Whether the current head has a `Transfer-Encoding`.
     chunked: bool,
 }
 
@@ -43,7 +43,7 @@ enum Place {
     Head,
     /// In a body; the number of bytes that are left of it.
     Body(u64),
-    /// In a chunked body, or behind one.
+    /// In a chunked body or after it: nothing is checked any more.
     Beyond,
 }
 
@@ -52,7 +52,7 @@ enum Place {
 pub(super) struct Ambiguous;
 
 impl Heads {
-    /// Takes the bytes that were read next.
+    /// Checks the bytes that were read next.
     ///
     /// # Errors
     /// A head may be read in two ways. Nothing after it can be trusted: the connection is given up.
@@ -81,7 +81,7 @@ impl Heads {
         Ok(())
     }
 
-    /// A line that has not ended yet.
+    /// Keeps a part of a line that has not ended yet.
     fn keep(&mut self, bytes: &[u8]) {
         let room = KEPT.saturating_sub(self.line.len()).min(bytes.len());
         self.line.extend_from_slice(&bytes[..room]);
@@ -89,7 +89,7 @@ impl Heads {
         self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
-    /// A line's end, behind what was kept of it.
+    /// Checks a line of which `end` is the last part, and the beginning may have been kept.
     fn line(&mut self, end: &[u8]) -> Result<(), Ambiguous> {
         if self.line.is_empty() {
             return self.whole_line(end);
@@ -106,8 +106,8 @@ impl Heads {
         self.whole_line(&line)
     }
 
-    /// A line of the head without its line feed. The first line of a head is the request line,
-    /// which is the parser's.
+    /// Checks a line of the head, without its line feed. Of the first line, the request line, only
+    /// the carriage return is checked: the rest is left to the parser.
     fn whole_line(&mut self, line: &[u8]) -> Result<(), Ambiguous> {
         let Some(line) = line.strip_suffix(b"\r") else { return Err(Ambiguous) };
         if line.is_empty() {
@@ -137,7 +137,8 @@ impl Heads {
         Ok(())
     }
 
-    /// The empty line: decides by the headers what follows, a body or the next head.
+    /// Handles the empty line that ends a head: its headers decide whether a body or the next head
+    /// follows.
     fn head_ends(&mut self) -> Result<(), Ambiguous> {
         self.lines = 0;
         let (length, chunked) = (self.length.take(), std::mem::take(&mut self.chunked));
@@ -151,7 +152,8 @@ impl Heads {
     }
 }
 
-/// What follows `name`, which is in lower case, in a header line of that name.
+/// The rest of a header line after `name`; `None` if the line begins with another name. `name` is
+/// in lower case and ends in a colon.
 fn value_of<'line>(line: &'line [u8], name: &[u8]) -> Option<&'line [u8]> {
     // Most lines are told by their first letter.
     if line.first()? | 0x20 != name[0] {

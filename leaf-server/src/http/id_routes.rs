@@ -14,7 +14,7 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Found, Route};
 use super::{java, v1};
-use crate::access::Caller;
+use crate::caller::Caller;
 use crate::ids;
 use crate::metrics::Operation;
 use crate::refusal::Reason;
@@ -25,14 +25,14 @@ const SEGMENT: &str = "/api/segment/get/";
 /// The path of snowflake ids of the Java Leaf, up to a key that means nothing.
 const SNOWFLAKE: &str = "/api/snowflake/get/";
 
-/// What answers a route.
+/// The handler of a route of the ids listener.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum To {
     /// The next id of a tag, for clients of the Java Leaf.
     SegmentId,
     /// The next snowflake id, for clients of the Java Leaf.
     SnowflakeId,
-    /// A snowflake id taken apart, in the words of the Java Leaf.
+    /// Takes a snowflake id apart, in the JSON form of the Java Leaf.
     DecodeJava,
     /// Pages of the Java Leaf that are on the ops listener here.
     OnOps,
@@ -44,7 +44,7 @@ pub(super) enum To {
     SegmentIds,
     /// A range of ids for a client to hand out.
     SegmentLease,
-    /// What was not used of such a range.
+    /// Takes back the unused end of a leased range.
     SegmentReturn,
     /// Several snowflake ids.
     SnowflakeIds,
@@ -55,7 +55,7 @@ pub(super) enum To {
 }
 
 impl To {
-    /// What its requests are counted as.
+    /// The operation under which requests for this route are counted.
     const fn operation(self) -> Operation {
         match self {
             Self::SegmentId | Self::SnowflakeId => Operation::Next,
@@ -88,7 +88,8 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD", "/clock", To::Clock),
 ];
 
-/// The answer to a request for one id where it is there already; allocates nothing but the answer.
+/// Answers a request for one id, if one is in memory; else returns `None`. Allocates nothing but
+/// the answer.
 pub(super) fn at_once<B>(caller: &Caller, request: &Request<B>) -> Option<Reply> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return None;
@@ -101,12 +102,13 @@ pub(super) fn at_once<B>(caller: &Caller, request: &Request<B>) -> Option<Reply>
     ids::snowflake_at_once(caller).map(reply::id)
 }
 
-/// A key that is the same decoded: one that must be decoded first is the name of another tag.
+/// Returns `key` if it is not empty and needs no percent-decoding; else `None`, since it must be
+/// decoded to be the name of a tag.
 fn undecoded_key(key: &str) -> Option<&str> {
     (!key.is_empty() && !key.contains('%')).then_some(key)
 }
 
-/// Answers a request. Its body, if there is one, is read and means nothing.
+/// Answers a request. Its body, if there is one, is read and ignored.
 pub(super) async fn route(
     caller: &Caller,
     head: &Parts,
@@ -181,13 +183,14 @@ async fn answer(
     }
 }
 
-/// The handle of a tag as it stands in a path.
+/// The handle of a tag. `key` is its name as in a path, percent-encoded.
 async fn handle(caller: &Caller, key: &str) -> Result<TagHandle, Problem> {
     Ok(ids::handle(caller, &decode_key(key)?).await?)
 }
 
-/// The handle of a tag as it stands in a path of the Java Leaf, whose framework takes a key with a
-/// slash behind it for the key; here that may be a tag's own name, which counts first.
+/// The handle of a tag in a path of the Java Leaf, whose framework ignores a slash at the end of
+/// the key. Here such a slash may belong to the tag's name: the key is tried with the slash first,
+/// then without it.
 async fn java_handle(caller: &Caller, key: &str) -> Result<TagHandle, Problem> {
     let found = handle(caller, key).await;
     match (found, key.strip_suffix('/')) {
@@ -201,7 +204,8 @@ async fn java_handle(caller: &Caller, key: &str) -> Result<TagHandle, Problem> {
     }
 }
 
-/// The key of a snowflake id is not used, as in the Java Leaf; the path must have one all the same.
+/// Checks the key of a path for snowflake ids. As in the Java Leaf the key is ignored, but must not
+/// be empty.
 fn check_snowflake_key(caller: &Caller, key: &str) -> Result<(), Problem> {
     ids::snowflake(caller)?;
     if decode_key(key)?.is_empty() {

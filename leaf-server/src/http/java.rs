@@ -1,4 +1,5 @@
-//! The pages of the Java Leaf: a decoded snowflake id in its shape, and where its tables are now.
+//! The pages of the Java Leaf: a decoded snowflake id in its JSON form, and redirects for its
+//! tables, which are on the ops listener here.
 
 use hyper::StatusCode;
 use hyper::header::{HOST, HeaderValue};
@@ -44,8 +45,8 @@ pub(super) fn decode(node: &Node, query: Option<&str>) -> Reply {
 }
 
 /// Redirects the request to its path on the ops listener, under the name that the client used for
-/// this host. Where the client cannot reach that, because a proxy is between or the listener is
-/// loopback and the client is not, it is told where the page is.
+/// this host. If the client cannot reach that listener (it is on loopback and the client is not, or
+/// a proxy is in between), the answer is 404 and says where the page is.
 pub(super) fn on_ops(node: &Node, head: &Parts) -> Reply {
     let named = head.headers.get(HOST).and_then(|host| host.to_str().ok());
     let named = named.or_else(|| head.uri.authority().map(Authority::as_str));

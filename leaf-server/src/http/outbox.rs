@@ -1,12 +1,12 @@
-//! What an HTTP/1 connection has to send, collected until its task pauses.
+//! Collects the answers of an HTTP/1 connection until the connection's task pauses.
 //!
 //! Answers to requests that came together leave together: one system call instead of one each.
-//! Invariant: a task never pauses with answers unsent that its socket would take, whatever it waits
-//! for, and no more than [`LIMIT`] bytes are collected; a client that does not read stops its own
-//! answers.
+//! Invariant: whenever the task pauses, everything is sent that the socket takes, whatever the task
+//! waits for; and at most [`LIMIT`] bytes are collected. So a client that does not read holds up
+//! its own answers only.
 //!
-//! (hyper's `pipeline_flush` holds answers back while any part of a next request is there, and
-//! without limit.)
+//! (hyper's own `pipeline_flush` is not used: it holds answers back while any part of a next
+//! request is there, and without limit.)
 
 use std::io;
 use std::pin::Pin;
@@ -19,12 +19,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::heads::Heads;
 use crate::serve::{Control, buffers, linger};
 
-/// How much is collected.
+/// The most bytes that are collected.
 const LIMIT: usize = 32 * 1024;
 /// A stream whose writes wait in an [`Outbox`].
 ///
-/// hyper reads and writes it. Both ends share the state under a lock that is never contended: one
-/// task has both.
+/// hyper reads from it and writes to it. It shares its state with the outbox, under a lock that is
+/// never contended: one task owns both.
 pub(super) struct Collected<S>(Arc<Mutex<State<S>>>);
 
 /// Sends what was collected.
@@ -33,10 +33,10 @@ pub(super) struct Outbox<S>(Arc<Mutex<State<S>>>);
 /// What both ends of a connection share.
 struct State<S> {
     stream: S,
-    /// Reads along what the client sends.
+    /// Checks the request heads that the client sends.
     heads: Heads,
     control: Arc<Control>,
-    /// From `sent` on it is to be sent.
+    /// Bytes that were written to this stream. Those from index `sent` on are not sent yet.
     collected: Vec<u8>,
     /// How many bytes of `collected` have been sent.
     sent: usize,
@@ -44,7 +44,7 @@ struct State<S> {
     failed: Option<io::ErrorKind>,
 }
 
-/// A stream for HTTP, and what sends its writes.
+/// Wraps `stream`: returns the stream for hyper, and the outbox that sends what hyper writes.
 pub(super) fn collect<S>(stream: S, control: Arc<Control>) -> (Collected<S>, Outbox<S>) {
     let heads = Heads::default();
     let state = State { stream, heads, control, collected: Vec::new(), sent: 0, failed: None };
@@ -53,15 +53,16 @@ pub(super) fn collect<S>(stream: S, control: Arc<Control>) -> (Collected<S>, Out
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Outbox<S> {
-    /// Called after the last answer.
+    /// After the last answer, goes on reading for a short time what the client sends, so that
+    /// closing does not reset the connection.
     pub(super) async fn linger(&self) {
         linger(|context, scratch| Pin::new(&mut lock(&self.0).stream).poll_read(context, scratch))
             .await;
     }
 
-    /// Sends all there is; called whenever the connection's task pauses. An error is kept for the next
-    /// write, which may not have to send anything: else a client that has gone keeps a stream of short
-    /// lines for as long as they fit.
+    /// Sends what is collected; called whenever the connection's task pauses. A failure is stored,
+    /// and the next write returns it: a write that only collects would not notice that the client
+    /// is gone, and a stream of short lines would go on until the buffer is full.
     pub(super) fn send(&self, context: &mut Context<'_>) {
         let mut state = lock(&self.0);
         if let Poll::Ready(Err(error)) = state.poll_send(context) {

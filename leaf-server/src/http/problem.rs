@@ -1,5 +1,4 @@
-//! Answers that are errors: one line of text, or problem details as RFC 9457 has them, as the
-//! client accepts.
+//! Error answers: one line of text, or problem details (RFC 9457), whichever the client accepts.
 
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, StatusCode};
@@ -17,17 +16,18 @@ use crate::request::{self, RequestId};
 /// The content type of RFC 9457.
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// Why a request is not answered as its client hoped.
+/// Why a request is refused.
 ///
-/// The type is `urn:leaf:problem:` and a word: programs go by the word, which never changes; the
-/// detail is for people and may.
+/// The type is `urn:leaf:problem:` and a word. Programs go by the word, which never changes; the
+/// detail is for people and may change.
 #[derive(Debug)]
 pub(super) struct Problem {
     /// Its word is the last part of the type.
     pub(super) reason: Reason,
-    /// For people, and never with secrets. For operators it may name stores and hosts.
+    /// A text for people, which never contains secrets. In answers to operators it may name stores
+    /// and hosts.
     pub(super) detail: String,
-    /// The methods of the route, where the request had another.
+    /// The methods of the route, if the request had a method that the route does not have.
     allow: Option<&'static str>,
 }
 
@@ -42,7 +42,7 @@ struct Details<'a> {
     instance: String,
 }
 
-/// In which form errors are told.
+/// The form of an error answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// One line of text.
@@ -52,7 +52,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// What the client accepts; `otherwise` where it does not care.
+    /// The form that the client accepts; `otherwise` if it prefers neither.
     pub(super) fn accepted(headers: &HeaderMap, otherwise: Self) -> Self {
         let (mut text, mut json) = (0.0f32, 0.0f32);
         let accepts = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
@@ -134,29 +134,29 @@ impl Problem {
         Self::new(Reason::NotFound, detail)
     }
 
-    /// The mode that it needs is switched off.
+    /// The mode of ids that the request needs is switched off.
     pub(super) fn disabled(mode: &'static str) -> Self {
         IdError::ModeDisabled(mode).into()
     }
 
-    /// Worth another try in a second.
+    /// What the request needs is unavailable now; another try in a second may succeed.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(Reason::Unavailable, detail)
     }
 
-    /// The route has other methods.
+    /// The route does not have the method of the request, only those in `allow`.
     pub(super) fn not_allowed(allow: &'static str) -> Self {
         let detail = format!("method not allowed: use {allow}");
         Self { allow: Some(allow), ..Self::new(Reason::MethodNotAllowed, detail) }
     }
 
-    /// The answer to a request that is refused.
+    /// The answer to a request that is refused, marked so that it is counted as a refusal.
     pub(super) fn refusal(self, form: Form, request: &RequestId) -> Reply {
         let reason = self.reason;
         reply::refused(self.shown(form, request), reason)
     }
 
-    /// The answer, with the headers that belong to its status.
+    /// The answer with the headers that belong to its status. It is not marked as a refusal.
     pub(super) fn shown(self, form: Form, request: &RequestId) -> Reply {
         let (status, word) = (self.status(), self.reason.word());
         let mut reply = match form {
@@ -204,7 +204,7 @@ impl Problem {
     }
 }
 
-/// The methods of a route, by which others are refused.
+/// Refuses a method that is not among `allow`, the methods of the route.
 pub(super) fn check_method(method: &Method, allow: &'static str) -> Result<(), Problem> {
     let allowed = allow.split(", ").any(|name| name == method.as_str());
     allowed.then_some(()).ok_or_else(|| Problem::not_allowed(allow))

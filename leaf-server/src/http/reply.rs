@@ -39,7 +39,7 @@ fn of(status: StatusCode, kind: HeaderValue, body: ReplyBody) -> Reply {
     reply
 }
 
-/// Marks an answer as a refusal, by which it is counted.
+/// Marks an answer as a refusal with this reason; it is counted as such.
 pub(super) fn refused(mut reply: Reply, reason: Reason) -> Reply {
     reply.extensions_mut().insert(reason);
     reply
@@ -50,7 +50,7 @@ pub(super) fn text(status: StatusCode, line: impl Into<String>) -> Reply {
     reply(status, TEXT, line.into())
 }
 
-/// An id, as the Java Leaf answers.
+/// An answer with one id, in the form of the Java Leaf.
 pub(super) fn id(id: Id) -> Reply {
     text(StatusCode::OK, id.to_string())
 }
@@ -71,7 +71,7 @@ pub(super) fn json_pieces(pieces: impl Iterator<Item = String> + Send + 'static)
     of(StatusCode::OK, JSON, ReplyBody::pieces(pieces))
 }
 
-/// Lines of JSON, each of which is sent when it is there.
+/// Lines of JSON. Each is sent as soon as it comes.
 pub(super) fn lines(lines: mpsc::Receiver<Bytes>, under_way: UnderWay) -> Reply {
     of(StatusCode::OK, JSON_LINES, ReplyBody::live(lines, under_way))
 }
@@ -83,7 +83,7 @@ pub(super) fn html(page: String) -> Reply {
     reply
 }
 
-/// Elsewhere, by the same method.
+/// A redirect to `to`, which the client follows with the same method.
 pub(super) fn redirect(to: HeaderValue) -> Reply {
     let mut reply = text(StatusCode::TEMPORARY_REDIRECT, "on the ops listener");
     reply.headers_mut().insert(LOCATION, to);

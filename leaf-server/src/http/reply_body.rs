@@ -1,8 +1,9 @@
-//! The body of an answer: whole, or ids that are written while the client takes them.
+//! The body of an answer: whole, or ids that are written as text while the client reads them.
 //!
-//! Over HTTP/2 a client decides how much of each answer it takes, and may ask for a hundred and
-//! take none. So ids are made into text only when there is room for them, and an answer that is not
-//! taken is counted: the listener closes a connection whose answers wait without any being taken.
+//! Over HTTP/2 a client decides how much of each answer it reads; it may send a hundred requests
+//! and read no answer. So ids are written as text only when there is room for them, and unread
+//! answers are counted: the listener closes a connection if answers wait on it and the client reads
+//! none of them.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,10 +16,11 @@ use tokio::sync::mpsc;
 
 use crate::serve::{Control, UnderWay, Unread};
 
-/// How much text is made at a time. hyper asks for the first part before it knows whether the
-/// client takes any, so that much of each answer may wait.
+/// How many bytes of text are made at a time. hyper asks for the first part before it knows whether
+/// the client has room for it, so an answer that nobody reads still holds up to this much in
+/// memory.
 const CHUNK: usize = 1024;
-/// More than one id with its quotes and comma.
+/// More bytes than one id with its quotes and comma usually has.
 const LONGEST: usize = 40;
 
 /// The text of ids, made piece by piece.
@@ -28,7 +30,7 @@ pub(super) type Pieces = Box<dyn Iterator<Item = String> + Send>;
 /// it.
 pub(super) struct ReplyBody {
     content: Content,
-    /// The connection, if it is one of HTTP/2.
+    /// Over HTTP/2, counts this answer as unread until the client has taken it.
     unread: Option<Unread>,
 }
 
@@ -56,12 +58,14 @@ impl ReplyBody {
         Self { content: Content::Pieces(Box::new(pieces)), unread: None }
     }
 
-    /// A body that is sent as it comes, until its sender is gone. It keeps the connection for so long.
+    /// A body that sends each line as it comes, until the sender of `lines` is dropped. Until then
+    /// `under_way` keeps the connection open.
     pub(super) fn live(lines: mpsc::Receiver<Bytes>, under_way: UnderWay) -> Self {
         Self { content: Content::Live { lines, _under_way: under_way }, unread: None }
     }
 
-    /// Lets the connection's listener know whether it is taken.
+    /// Counts this body as unread until the client has taken it, so that the listener can close a
+    /// connection whose client does not read.
     pub(super) fn count(&mut self, control: &Arc<Control>) {
         if !self.is_end_stream() {
             self.unread = Some(Unread::begin(control));

@@ -1,4 +1,4 @@
-//! Finding the route of a path. The tables of routes are what docs/openapi.yaml is compared with.
+//! Finds the route of a path. A test compares the tables of routes with docs/openapi.yaml.
 
 /// A path, its methods, and what answers it.
 pub(super) struct Route<T> {
@@ -16,7 +16,7 @@ impl<T: Copy> Route<T> {
     }
 }
 
-/// A route, and its parameters as they stand in the path.
+/// A route, and its parameters, still percent-encoded.
 pub(super) type Found<'path, T> = (&'static Route<T>, Vec<&'path str>);
 
 /// The route of a path.
@@ -27,7 +27,8 @@ pub(super) fn find<'path, T>(
     routes.iter().find_map(|route| Some((route, parameters(route.path, path)?)))
 }
 
-/// What stands in a path for the parameters of a template; `None` where the path has another form.
+/// The parts of a path that a template has parameters for; `None` if the path does not match the
+/// template.
 fn parameters<'path>(template: &str, mut path: &'path str) -> Option<Vec<&'path str>> {
     let mut found = Vec::new();
     for part in template.split('/').skip(1) {

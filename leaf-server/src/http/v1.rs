@@ -5,16 +5,17 @@ use std::fmt::{self, Display, Write};
 use std::str::FromStr;
 
 use hyper::{StatusCode, Version};
-use leaf_core::{Id, IdRange, IdText, TextForm};
-use leaf_segment::meaning::TextError;
+use leaf_core::{Id, IdRange};
 use leaf_segment::{LeasedRange, TagHandle};
+use leaf_shape::TextError;
+use leaf_shape::{IdText, TextForm};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use serde_json::json;
 
 use super::problem::Problem;
 use super::reply::{self, Reply};
-use crate::access::Caller;
+use crate::caller::Caller;
 use crate::decoded::Decoded;
 use crate::ids::{self, IdError};
 use crate::node::Node;
@@ -32,7 +33,7 @@ fn read_count(count: Option<&str>, most: usize) -> Result<usize, Problem> {
     count.ok_or_else(|| Problem::bad_request(format!("count: give 1 to {most}")))
 }
 
-/// Digits alone: a `+` is a blank in a query.
+/// Parses a number that has digits alone: no `+`, which stands for a blank in a query.
 fn number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -49,7 +50,8 @@ fn count_and_form(query: Option<&str>, most: usize) -> Result<(usize, Option<&st
     Ok((read_count(count, most)?, form))
 }
 
-/// The values of these parameters, each of which is given once at most. The text refuses any other.
+/// The values of the parameters `names`, each given at most once. `unknown` is the text that
+/// refuses any other parameter.
 fn parameters<'a, const N: usize>(
     query: Option<&'a str>,
     names: [&str; N],
@@ -68,8 +70,9 @@ fn parameters<'a, const N: usize>(
     Ok(values)
 }
 
-/// `{"ids":["1","2"]}`. Over HTTP/1 whole, with its length: answers leave one after the other, and
-/// what is not read stops the next. Over HTTP/2 as it is taken.
+/// A list of ids: `{"ids":["1","2"]}`. Over HTTP/1 it is made whole, with its length: answers leave
+/// one after the other, and an unread one stops the next. Over HTTP/2 it is made while the client
+/// reads it.
 fn ids_json<T: Display>(
     count: usize,
     mut ids: impl Iterator<Item = T> + Send + 'static,
@@ -96,7 +99,7 @@ fn ids_json<T: Display>(
     reply::json_pieces([start].into_iter().chain(rest).chain([END.to_owned()]))
 }
 
-/// `GET /v1/segments/{tag}/ids?count=&as=text`: so many ids of a tag, as numbers in strings or as
+/// `GET /v1/segments/{tag}/ids?count=&as=text`: `count` ids of a tag, as numbers in strings or as
 /// texts of its template.
 pub(super) async fn segment_ids(
     caller: &Caller,
@@ -118,7 +121,7 @@ pub(super) async fn segment_ids(
     Ok(ids_json(count, texts, version))
 }
 
-/// A text that is no id of a tag, or a tag without texts.
+/// The refusal of a text that is no id of the tag, or of a tag that has no template.
 fn not_a_text(error: &TextError) -> Problem {
     match error {
         TextError::NoTemplate => IdError::NoTemplate.into(),
@@ -133,7 +136,7 @@ struct Read<'a> {
     id: String,
 }
 
-/// `?tag=`, which goes alone.
+/// `?tag=`, which must be the only parameter.
 pub(super) fn tag_of(query: Option<&str>) -> Result<Option<&str>, Problem> {
     let query = query.unwrap_or_default();
     let Some(tag) = query.split('&').find_map(|pair| pair.strip_prefix("tag=")) else {
@@ -155,7 +158,7 @@ pub(super) fn read_text(handle: &TagHandle, text: &str) -> Result<Reply, Problem
     Ok(reply::json(StatusCode::OK, &Read { tag: handle.tag().as_str(), id: id.to_string() }))
 }
 
-/// A range that belongs to whoever asked for it.
+/// A leased range, in its JSON form.
 #[derive(Serialize)]
 struct Lease<'a> {
     tag: &'a str,
@@ -164,7 +167,7 @@ struct Lease<'a> {
     /// One past its last id.
     end: String,
     count: u64,
-    /// What gives the unused rest back.
+    /// The ticket, which the client shows to give the unused rest back.
     ticket: String,
 }
 
@@ -178,11 +181,12 @@ pub(super) fn tag(caller: &Caller, handle: &TagHandle) -> Reply {
 struct ServerShown<'a> {
     version: &'static str,
     zone: Option<&'a str>,
-    /// Its share of requests, beside those of others.
+    /// How large a share of requests clients should send it, relative to the weights of other
+    /// servers.
     weight: u32,
     /// Whether ids can be had now.
     ready: bool,
-    /// Also whether something is wrong with it.
+    /// `ready`, `degraded` or `not ready`.
     state: &'static str,
     segment: bool,
     snowflake: bool,
@@ -203,8 +207,8 @@ pub(super) fn server(node: &Node) -> Reply {
     reply::json(StatusCode::OK, &shown)
 }
 
-/// `POST /v1/segments/{tag}/lease?count=`: a contiguous range that the client hands out by itself.
-/// Never sent twice for one allocation: a client that got no answer leases again.
+/// `POST /v1/segments/{tag}/lease?count=`: a contiguous range that the client hands out itself.
+/// Each range is sent only once: a client that got no answer leases another one.
 pub(super) async fn lease(
     caller: &Caller,
     handle: &TagHandle,
@@ -223,7 +227,8 @@ pub(super) async fn lease(
 }
 
 /// `POST /v1/segments/{tag}/return?ticket=&start=&end=`: gives the unused end of a leased range
-/// back. `returned` is false where somebody allocated since: then the ids are burned.
+/// back. `returned` is `false` if ids of the tag were allocated after the lease: then the unused
+/// ids are never issued.
 pub(super) async fn return_unused(
     node: &Node,
     handle: &TagHandle,
@@ -250,8 +255,8 @@ fn ticket_and_range(query: Option<&str>) -> Result<(u64, IdRange), Problem> {
     Ok((ticket, range))
 }
 
-/// `GET /v1/snowflake/ids?count=&as=`: so many snowflake ids, as numbers in strings or in another
-/// form. They rise.
+/// `GET /v1/snowflake/ids?count=&as=`: `count` snowflake ids in rising order, as numbers in strings
+/// or in another form.
 pub(super) async fn snowflake_ids(
     caller: &Caller,
     query: Option<&str>,
@@ -271,7 +276,8 @@ pub(super) async fn snowflake_ids(
     Ok(ids_json(count, texts, version))
 }
 
-/// An id in a form or a template that it fits into; in digits where that ended this very moment.
+/// An id with its text in a form or a template. Without a text it is written in digits: the form or
+/// the template ended just after it was checked.
 struct Written {
     id: Id,
     text: Option<IdText>,

@@ -11,7 +11,7 @@ use tracing_subscriber::layer::Context;
 
 use super::repeats::text;
 
-/// How many are kept.
+/// How many lines are kept.
 const KEPT: usize = 50;
 /// The longest text that is kept, in bytes.
 const LONGEST: usize = 500;

@@ -1,8 +1,9 @@
 //! The log: lines on standard error, for people or as JSON.
 //!
-//! Invariant: no thread that serves ids, and none of a runtime, writes to a descriptor. Lines go
-//! through a queue of bounded length to one thread that writes them. Where nobody reads, that thread
-//! waits; what does not fit into the queue is dropped and counted.
+//! Invariant: no thread that serves ids, and no thread of a runtime, writes the log's lines itself.
+//! They go through a queue of bounded length to one thread that writes them. If nobody reads
+//! standard error, only that thread waits; lines that do not fit into the queue are dropped and
+//! counted.
 
 pub(crate) mod events;
 pub(crate) mod repeats;
@@ -23,9 +24,9 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use self::events::Events;
 use self::repeats::Repeats;
 
-/// The most lines that wait to be written: some MB, and some minutes of a bad day.
+/// The most lines that wait to be written: a few MB, enough for some minutes with many errors.
 const LINES: usize = 8192;
-/// How long the end of the process waits for what was logged last.
+/// How long the process waits at its end until the last lines are written.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
 /// Where lines wait to be written, once the log has started.
@@ -33,10 +34,10 @@ static QUEUE: OnceLock<SyncSender<Message>> = OnceLock::new();
 /// How many lines did not fit into the queue.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// For the thread that writes.
+/// A message to the thread that writes.
 enum Message {
     Lines(Vec<u8>),
-    /// Answers once all before it is written.
+    /// Asks for an answer once everything before it is written.
     Flush(SyncSender<()>),
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Log(reload::Handle<EnvFilter, Registry>);
 /// Starts the log, and traces where the environment names a collector.
 ///
 /// # Errors
-/// The level is neither a level nor directives, or the collector's address is none.
+/// `log.level` is neither a level nor a list of directives, or the collector's address is invalid.
 pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
     let (filter, handle) = reload::Layer::new(config.filter()?);
     let (queue, messages) = sync_channel(LINES);
@@ -101,9 +102,9 @@ pub(crate) fn start(config: &config::Log) -> Result<Log, ConfigError> {
 }
 
 impl Log {
-    /// Follows the configured level.
+    /// Applies the configured level to every line from now on.
     ///
-    /// Applies to every line from now on. The format stays: it needs a restart.
+    /// The format does not change: that needs a restart.
     pub(crate) fn follow(&self, config: &config::Log) {
         // It was checked with the rest of the configuration, and the log lives as long as the
         // process.
@@ -113,7 +114,7 @@ impl Log {
     }
 }
 
-/// Writes whole lines to standard error: behind those of the log, once it has started.
+/// Writes whole lines to standard error. Once the log has started they go through its queue.
 pub(crate) fn write(lines: impl AsRef<[u8]>) {
     let lines = lines.as_ref();
     match QUEUE.get() {
@@ -131,7 +132,7 @@ pub(crate) fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }
 
-/// Waits for a moment until everything is written.
+/// Waits until everything is written, but at most half a second.
 pub(crate) fn flush() {
     repeats::tell_all();
     let Some(queue) = QUEUE.get() else { return };

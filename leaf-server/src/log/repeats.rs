@@ -1,9 +1,11 @@
-//! A warning or an error that comes again and again is a line of the log at first, and then one a minute
-//! with how often it came: a log that says one thing a thousand times hides the others.
+//! Limits how often the log repeats a warning or an error. The first one is logged at once, then
+//! one line a minute has the number of repetitions: a log that says one thing a thousand times
+//! hides the others.
 //!
-//! Invariant: every warning and error is in the log, or counted in a line of it that comes within a minute
-//! or at the end of the process, where `log.level` lets this module through. Two are the same where one
-//! place of the code makes the same text of them, whatever request they are of.
+//! Invariant: every warning and error is in the log, or is counted in a line that comes within a
+//! minute or at the end of the process, where `log.level` lets this module through. Two of them are
+//! the same if one place in the code makes the same text for both, whatever requests they belong
+//! to.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -17,7 +19,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// How often a line is repeated that would come more often.
+/// How often the number of a line's repetitions is logged.
 const EVERY: Duration = Duration::from_secs(60);
 /// The most texts that are remembered. Others are logged as often as they come.
 const MOST: usize = 512;
@@ -25,25 +27,25 @@ const MOST: usize = 512;
 /// What was logged within the last minute.
 static SEEN: LazyLock<Mutex<HashMap<(Identifier, String), Seen>>> = LazyLock::new(Mutex::default);
 
-/// How often a line came.
+/// A line that was logged, and its repetitions.
 struct Seen {
     level: Level,
-    /// When the log had it last.
+    /// When the line, or the number of its repetitions, was last logged.
     told_at: Instant,
-    /// How often it came since.
+    /// How often the line was repeated since then.
     again: u64,
 }
 
-/// The lines that the log has, locked.
+/// Locks the lines that were logged lately.
 fn seen() -> MutexGuard<'static, HashMap<(Identifier, String), Seen>> {
     SEEN.lock().expect("no holder of this lock panics")
 }
 
-/// Lets through what the log does not have yet.
+/// A layer that lets an event through unless its line was logged lately; then it counts the event.
 pub(super) struct Repeats;
 
-// A layer of its own, and no filter of another: tracing-subscriber 0.3.23 loses count of the filters of
-// an event that one of them refuses as late as here.
+// A layer of its own rather than a filter of another layer: tracing-subscriber 0.3.23 confuses the
+// state of its filters if one of them refuses an event as late as in `event_enabled`.
 impl<S: Subscriber> Layer<S> for Repeats {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
@@ -56,7 +58,7 @@ impl<S: Subscriber> Layer<S> for Repeats {
     }
 }
 
-/// Whether the log does not have this line; counts it else.
+/// Whether this line must be logged. If it was logged lately, counts the repetition instead.
 fn is_new(
     seen: &mut HashMap<(Identifier, String), Seen>,
     line: (Identifier, String),
@@ -73,7 +75,8 @@ fn is_new(
     true
 }
 
-/// What is due of these: lines that came again, with how often and in how long. Forgets what did not.
+/// Takes the repetitions that are to be logged now: of each line its level, its text, how often it
+/// came again, and in how long. Forgets lines that did not come again.
 fn due(
     seen: &mut HashMap<(Identifier, String), Seen>,
     now: Instant,
@@ -95,12 +98,12 @@ fn due(
     due
 }
 
-/// Logs how often lines came again, each once a minute.
+/// Logs how often lines were repeated, each line at most once a minute.
 pub(crate) fn tell() {
     tell_after(EVERY);
 }
 
-/// Logs how often lines came again, whenever they were told last: the process ends.
+/// Logs all repetitions that are not logged yet, since the process ends.
 pub(super) fn tell_all() {
     tell_after(Duration::ZERO);
 }
@@ -118,7 +121,7 @@ fn tell_after(every: Duration) {
     }
 }
 
-/// An event as one text: what it says, and its fields.
+/// An event as one text: its message and its fields.
 pub(super) fn text(event: &Event<'_>) -> String {
     let mut text = Text(String::new());
     event.record(&mut text);

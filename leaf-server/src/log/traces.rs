@@ -1,10 +1,10 @@
-//! Traces over OTLP: spans of requests that wait, of requests of operators, and of what stores and the
-//! registry are asked.
+//! Traces over OTLP: spans of requests that wait, of operators' requests, and of queries to stores
+//! and to the registry.
 //!
-//! Everything is set by the variables that OpenTelemetry defines: `OTEL_EXPORTER_OTLP_ENDPOINT` switches
-//! them on; `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are read by the
-//! SDK. Spans wait in a queue of bounded length for a thread that sends them: a collector that is away
-//! costs the spans and nothing else.
+//! Everything is set by the variables that OpenTelemetry defines: `OTEL_EXPORTER_OTLP_ENDPOINT`
+//! switches traces on; `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`
+//! are read by the SDK. Spans wait in a queue of bounded length for a thread that sends them: if
+//! the collector does not answer, spans are lost and nothing else suffers.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -26,19 +26,19 @@ use tracing_subscriber::registry::LookupSpan;
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 /// The name of the service where the environment has none.
 const SERVICE: &str = "leaf-server";
-/// Where the trace of the client is named (W3C Trace Context).
+/// The header in which a client names its trace (W3C Trace Context).
 const TRACEPARENT: &str = "traceparent";
-/// How long the end of the process waits for the last spans.
+/// How long the process waits at its end until the last spans are sent.
 const LAST_SPANS: Duration = Duration::from_millis(500);
 
-/// Sends spans, once the log has started and a collector is named.
+/// Sends spans. Set when the log starts, if a collector is named.
 static PROVIDER: OnceLock<SdkTracerProvider> = OnceLock::new();
 
-/// The part of the log that makes spans of OpenTelemetry, where a collector is named. Call it in a
-/// tokio runtime, on which connections to the collector live.
+/// The layer of the log that makes OpenTelemetry spans; `None` if no collector is named. Call this
+/// in a tokio runtime: it runs the connections to the collector.
 ///
 /// # Errors
-/// The collector's address is none.
+/// The collector's address is invalid.
 pub(super) fn layer<S>() -> Result<Option<impl Layer<S>>, ConfigError>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -67,21 +67,21 @@ where
     Ok(Some(tracing_opentelemetry::layer().with_tracer(tracer)))
 }
 
-/// Sends the spans that wait, and stops.
+/// Sends the spans that are still queued, and ends the traces.
 pub(crate) fn end() {
     if let Some(provider) = PROVIDER.get() {
         let _ = provider.shutdown_with_timeout(LAST_SPANS);
     }
 }
 
-/// What a client says its trace is.
+/// The header in which the client names its trace; `None` if it has none, or traces are off.
 pub(crate) fn parent(headers: &HeaderMap) -> Option<HeaderValue> {
     PROVIDER.get().and_then(|_| headers.get(TRACEPARENT).cloned())
 }
 
 /// Makes a span part of the client's trace.
 pub(crate) fn join(span: &Span, parent: Option<&HeaderValue>) {
-    /// One header.
+    /// The header `traceparent`, in the form that the propagator reads.
     struct Parent<'a>(&'a HeaderValue);
 
     impl Extractor for Parent<'_> {

@@ -1,10 +1,11 @@
-//! `/metrics`: everything that is counted and measured, as OpenMetrics has it.
+//! `/metrics`: everything that is counted and measured, in the OpenMetrics format.
 //!
-//! The page is made from memory alone, by the one who asks for it: nothing is asked of a store or of
-//! the registry, and no request for an id waits for it. Rules of the page: a name never changes its
-//! meaning; a `_total` never falls while the process lives; units are base units; the values of labels
-//! come from closed lists, but for names of tags, of which there are [`NAMED`](super::tags::NAMED) at most. An
-//! id is never a value, since those are doubles and end at 2^53: distances are told instead.
+//! The page is made from memory alone, by the task of the request for it: it needs no query to a
+//! store or to the registry, and delays no request for an id. Rules of the page: a name never
+//! changes its meaning; a `_total` never falls while the process lives; units are base units; the
+//! values of labels come from closed lists, except the names of tags, of which there are
+//! [`NAMED`](super::tags::NAMED) at most. No value is an id: values are doubles, which are exact
+//! only up to 2^53. The page shows distances instead.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +25,10 @@ use crate::node::{Node, Snowflake, Store};
 use crate::refusal::Face;
 use crate::serve::{Handshake, Pressure, Tls};
 
-/// What the page is sent as.
+/// The content type of the page.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The states of a health, with the word of the label.
+/// The states of a health, each with its value of the label `state`.
 const STATES: [(&str, &str); 3] =
     [("ready", "ready"), ("degraded", "degraded"), ("not ready", "not_ready")];
 
@@ -41,7 +42,7 @@ pub(crate) fn page(node: &Arc<Node>) -> String {
     page
 }
 
-/// Everything of a node.
+/// Collects all metrics of a node.
 struct OfNode(Arc<Node>);
 
 impl fmt::Debug for OfNode {
@@ -72,7 +73,7 @@ impl Collector for OfNode {
     }
 }
 
-/// Where metrics are written to: each call is one family.
+/// Writes metrics to the page. Each call adds one family of metrics.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
@@ -95,7 +96,7 @@ impl Page<'_> {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    /// Counts since the start. `name` is that of the series.
+    /// Counts since the start. `name` is the name of the series, with `_total` at its end.
     fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
         &mut self,
         name: &str,
@@ -110,7 +111,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// A count since the start. `name` is that of the series.
+    /// A count since the start. `name` is the name of the series, with `_total` at its end.
     fn counter(&mut self, name: &str, help: &str, value: impl EncodeCounterValue) -> fmt::Result {
         let name = name.trim_end_matches("_total");
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -231,7 +232,7 @@ fn of_requests(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     )
 }
 
-/// Reasons that share a word are one.
+/// Adds up the refusals whose reasons share a word.
 fn by_word(
     refusals: impl Iterator<Item = (Face, Operation, crate::refusal::Reason, u64)>,
 ) -> impl Iterator<Item = ((Face, Operation, &'static str), u64)> {
@@ -376,6 +377,22 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
         "How far the ids' clock is ahead of the system's; absent while ids stand still because that went back.",
         view.ahead_of_wall.map(|ahead| ([] as [(&str, &str); 0], ahead as f64 / 1e3)),
     )?;
+    of_peers(node, to)?;
+    to.counter(
+        "leaf_snowflake_leases_lost_total",
+        "How often the lease of a worker id ended by itself.",
+        view.leases_lost,
+    )?;
+    let end = node.layout.end();
+    to.gauge(
+        "leaf_snowflake_end_timestamp_seconds",
+        "When the timestamps of the layout are used up.",
+        end.get() as f64 / 1e3,
+    )
+}
+
+/// The clocks of other nodes.
+fn of_peers(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     let mut offsets: Vec<i64> = node.peer_clocks().iter().map(|peer| peer.offset).collect();
     offsets.sort_unstable();
     to.gauge(
@@ -392,21 +409,11 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
         "leaf_peer_clock_offset_seconds",
         "This node's clock minus those of other nodes; absent while none is reached.",
         of.into_iter().filter_map(|(of, offset)| Some(([("of", of)], *offset? as f64 / 1e3))),
-    )?;
-    to.counter(
-        "leaf_snowflake_leases_lost_total",
-        "How often the lease of a worker id ended by itself.",
-        view.leases_lost,
-    )?;
-    let end = node.layout.end();
-    to.gauge(
-        "leaf_snowflake_end_timestamp_seconds",
-        "When the timestamps of the layout are used up.",
-        end.get() as f64 / 1e3,
     )
 }
 
-/// How long whatever is ready waits for the processor, on the thread where that is longest.
+/// How long a ready task waits for the processor, on the thread of the data plane where it waits
+/// longest.
 fn of_pressure(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     let longest = node.pressures.iter().map(Pressure::delay).max().unwrap_or_default();
     to.gauge(

@@ -43,7 +43,7 @@ operations! {
     Take => "take",
     /// A range of ids that the client hands out.
     Lease => "lease",
-    /// What is left of such a range.
+    /// The unused ids of a leased range, which the client gives back.
     Return => "return",
     /// What a tag or this server is like.
     Describe => "describe",
@@ -55,18 +55,19 @@ operations! {
     Admin => "admin",
     /// The page of metrics.
     Metrics => "metrics",
-    /// All else: greetings of client libraries, and what the server does not know.
+    /// Everything else: greetings of client libraries, and requests that the server does not
+    /// recognize.
     Other => "other",
 }
 
 thread_local! {
-    /// Which cells this thread counts in: those of its own, if it is one of a data plane, and else the
-    /// first ones.
+    /// The index of the cells in which this thread counts: its own, if it belongs to a data plane;
+    /// else 0, the cells that all other threads share.
     static CELLS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Gives this thread, the data plane's of this number, cells of its own. Each such thread serves one
-/// node all its life.
+/// Gives this thread cells of its own. `thread` is its number in the data plane. Each such thread
+/// serves one node all its life.
 pub(crate) fn use_cells_of(thread: usize) {
     CELLS.set(1 + thread);
 }
@@ -79,16 +80,18 @@ pub(crate) fn data_thread() -> Option<usize> {
 /// The counts of a server.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// Those of all threads that have none of their own, then those of each thread.
+    /// First the cells that the threads outside the data plane share, then those of each thread of
+    /// the data plane.
     threads: Box<[Cells]>,
-    /// By face, operation and reason. A refusal is rare, or else a reason to be slow.
+    /// How many requests were refused, by face, operation and reason. All threads share these
+    /// counters: refusals are rare, and where there are many of them, they may be slow.
     refused: Box<[[[AtomicU64; Reason::ALL.len()]; Operation::ALL.len()]; Face::ALL.len()]>,
     /// How many connections are open, by face.
     connections: [AtomicUsize; Face::ALL.len()],
 }
 
-/// What one thread counts. Two lines of memory apart from those of the next one, since processors fetch
-/// them in pairs.
+/// The counters of one thread. They are aligned to two cache lines, since processors fetch cache
+/// lines in pairs: threads must not share a pair.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cells {
@@ -98,7 +101,7 @@ struct Cells {
     snowflakes: AtomicU64,
 }
 
-/// A connection that is counted, for as long as it lives.
+/// Counts a connection as open until this is dropped.
 pub(crate) struct Connected<'a>(&'a AtomicUsize);
 
 impl Requests {
@@ -119,14 +122,14 @@ impl Requests {
         self.threads.get(CELLS.get()).unwrap_or(&self.threads[0])
     }
 
-    /// Requests were answered, as their clients hoped, after so long.
+    /// Counts `times` requests that were answered without a refusal, each after `took`.
     pub(crate) fn answered(&self, face: Face, operation: Operation, took: Duration, times: u64) {
         self.cells().answered[face as usize][operation as usize].add(took, times);
     }
 
-    /// A request was refused; over HTTP and gRPC it has an id. It does not get the text that the client
-    /// is told: that may repeat what the client sent, a password in the wrong place, say, which must not
-    /// reach a log.
+    /// Counts and logs a refused request. `request` is its id, over HTTP and gRPC. The text for the
+    /// client is not passed on: it may repeat what the client sent, such as a password in the wrong
+    /// place, which must not reach a log.
     pub(crate) fn refused(
         &self,
         face: Face,
@@ -141,7 +144,7 @@ impl Requests {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Snowflake ids were taken.
+    /// Counts snowflake ids that were taken.
     pub(crate) fn took_snowflakes(&self, count: usize) {
         self.cells().snowflakes.fetch_add(count as u64, Ordering::Relaxed);
     }

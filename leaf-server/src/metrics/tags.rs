@@ -1,61 +1,62 @@
 //! The tags of the page of metrics: some by name, all others together.
 //!
-//! Invariant: no count falls from one look to the next, whatever tags come and leave meanwhile. A tag
-//! that leaves memory and comes back counts from 0 again: its count goes on from the last one.
+//! Invariant: no count falls from one page to the next, whatever tags enter and leave memory in
+//! between. The generator counts the ids of a tag that left memory and comes back from 0 again; the
+//! page adds this count to the last one.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use leaf_core::Tag;
-use leaf_segment::shards::Shards;
+use leaf_node::Shards;
 use leaf_segment::view::TagView;
 
 use crate::node::Store;
 
-/// How many tags are named. The first ones that are seen stay: a series that ends and begins all the
-/// time is of no use.
+/// How many tags have series of their own. The tags that were seen first keep theirs: series that
+/// end and begin all the time are of no use.
 pub(super) const NAMED: usize = 2000;
 
-/// What is remembered of the tags between two looks.
+/// What is remembered of the tags from one page to the next.
 #[derive(Debug, Default)]
 pub(crate) struct TagMemory(Mutex<Memory>);
 
 #[derive(Debug, Default)]
 struct Memory {
     named: BTreeMap<Tag, Rising>,
-    /// Of the tags that have no name here.
+    /// The ids issued of all tags that are not in `named`.
     other: u64,
 }
 
-/// A count that goes on where it begins again.
+/// A count that never falls. Where its source begins from 0 again, it goes on from the last value.
 #[derive(Debug, Default)]
 struct Rising {
-    /// Up to the last time that it began again.
+    /// The sum of what the source counted until it last began again.
     before: u64,
     since: u64,
 }
 
-/// What a look found.
+/// The counts of all tags, for one page.
 #[derive(Debug, Default)]
 pub(super) struct TagCounts {
-    /// By name.
+    /// The tags that have series of their own.
     pub(super) named: Vec<TagCount>,
     /// How many ids of all other tags were issued.
     pub(super) other: u64,
 }
 
-/// A tag that is named.
+/// A tag that has series of its own.
 #[derive(Debug)]
 pub(super) struct TagCount {
     pub(super) tag: Tag,
     pub(super) issued: u64,
-    /// None of a tag that is not in memory now.
+    /// `None` if the tag is not in memory now.
     pub(super) view: Option<TagView>,
 }
 
 impl Rising {
-    /// Takes over a count, and returns the one that goes on. `None` where nothing is counted now: the
-    /// next count begins again.
+    /// Takes the current count of the source, and returns the count that never falls. `None` stands
+    /// for a tag that is not in memory: its next count begins from 0.
     fn follow(&mut self, count: Option<u64>) -> u64 {
         if count.is_none_or(|count| count < self.since) {
             self.before += self.since;
@@ -66,15 +67,16 @@ impl Rising {
 }
 
 impl TagMemory {
-    /// Looks at the tags of these stores.
+    /// Updates the counts from the tags of these stores.
     pub(super) fn follow(&self, stores: &Shards<Store>) -> TagCounts {
         let mut memory = self.0.lock().expect("no holder of this lock panics");
         let totals: Vec<_> = stores.iter().map(|store| store.generator.totals()).collect();
         let known: usize = totals.iter().map(|totals| totals.tags).sum();
         let looked_at = |(tag, rising): (&Tag, &mut Rising)| {
             let view = stores.of(tag.as_str()).generator.view(tag.as_str());
-            // One that left and came back since the last look, and issued more than before, counts too
-            // little here; what is missing is told of the others.
+            // If a tag left memory and came back since the last page, and has issued more ids than
+            // it had before, nothing shows that its count began again: it is too low here. The
+            // missing ids are counted in `other`.
             let issued = rising.follow(view.as_ref().map(|view| view.issued));
             TagCount { tag: tag.clone(), issued, view }
         };

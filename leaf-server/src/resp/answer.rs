@@ -1,7 +1,7 @@
-//! Answers the commands that a connection has received. Those whose reply is there are answered at
-//! once and allocate nothing; the others are [`Task`]s, which may wait.
+//! Answers the commands that a connection has received. If no waiting is needed, the reply is made
+//! at once and nothing is allocated; otherwise the command becomes a [`Task`], which may wait.
 
-use leaf_segment::shards::KnownTags;
+use leaf_segment::KnownTags;
 
 use super::codec::{self, Words, equal_commands, repeated};
 use super::command::{Call, Outcome};
@@ -24,10 +24,10 @@ pub(super) enum Answered {
     Wait(Task, usize),
 }
 
-/// Answers the command of `words`, the first `length` bytes of `input`.
+/// Answers the first command of `input`: its words are `words`, its length is `length` bytes.
 ///
-/// `words` are those of the first command. `INCR`s of one tag that came together are answered
-/// together; those of several tags by [`increment_several`], which is tried before.
+/// If it is an `INCR`, equal commands that came with it are answered, too. [`increment_several`],
+/// for `INCR`s of several tags, must be tried before.
 pub(super) fn answer(
     session: &mut Session,
     words: &Words,
@@ -50,20 +50,7 @@ pub(super) fn answer(
     if session.refuses_transaction(name) {
         return Answered::Done(length);
     }
-    let Some(command) = command else {
-        if is_http(name) {
-            tracing::debug!(
-                "a request of HTTP on the listener of the Redis protocol; the connection ends"
-            );
-            session.refused(Reason::BadRequest);
-            return Answered::End;
-        }
-        let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
-        let name = repeated(name);
-        let text = format!("unknown command '{name}': Leaf offers {}", offered.join(", "));
-        session.refuse(Reason::NotFound, "ERR", &text);
-        return Answered::Done(length);
-    };
+    let Some(command) = command else { return refuse_unknown(session, name, length) };
     if !command.open && !session.is_authenticated() {
         session.refuse(
             Reason::Unauthorized,
@@ -93,12 +80,28 @@ pub(super) fn answer(
     }
 }
 
-/// `INCR tag`, and all that follow it and are the same, from the ids that are there. Returns how
-/// many bytes they are; `None` where no id is there.
+/// Refuses a command that does not exist. If it is a line of HTTP, the connection ends.
+fn refuse_unknown(session: &mut Session, name: &[u8], length: usize) -> Answered {
+    if is_http(name) {
+        tracing::debug!(
+            "a request of HTTP on the listener of the Redis protocol; the connection ends"
+        );
+        session.refused(Reason::BadRequest);
+        return Answered::End;
+    }
+    let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
+    let name = repeated(name);
+    let text = format!("unknown command '{name}': Leaf offers {}", offered.join(", "));
+    session.refuse(Reason::NotFound, "ERR", &text);
+    Answered::Done(length)
+}
+
+/// Answers `INCR tag` and the equal commands that follow it, with ids in memory. Returns how many
+/// bytes the answered commands have; `None` if no id is in memory, or the caller gets none.
 fn increment(session: &mut Session, tag: &[u8], input: &[u8], length: usize) -> Option<usize> {
     let tag = std::str::from_utf8(tag).ok()?;
     let ids = ids::known(session.client.caller(), tag, |handle| {
-        handle.try_take_ids(equal_commands(input, length))
+        handle.try_take(equal_commands(input, length))
     })??;
     let commands = ids.len();
     for id in ids {
@@ -108,9 +111,10 @@ fn increment(session: &mut Session, tag: &[u8], input: &[u8], length: usize) -> 
     Some(commands * length)
 }
 
-/// Answers the commands that `input` begins with as long as they are `INCR` of several tags, whose
-/// next ids are there, at most
-/// [`TAGS_AT_ONCE`]. Returns how many bytes they are.
+/// Answers the `INCR` commands that `input` begins with, each for another tag than the one before
+/// it. Ends after [`TAGS_AT_ONCE`], or before the first tag whose next id is not in memory or not
+/// for this caller. Returns how many bytes the answered commands have; 0 if fewer than two such
+/// commands follow each other.
 pub(super) fn increment_several(session: &mut Session, input: &[u8]) -> usize {
     if !session.is_open() {
         return 0;
@@ -140,8 +144,8 @@ pub(super) fn increment_several(session: &mut Session, input: &[u8]) -> usize {
     if answered == 0 { 0 } else { ends[answered - 1] }
 }
 
-/// Whether it is the beginning of a line of HTTP: a page in somebody's browser sends those, to
-/// addresses that only that browser reaches.
+/// Whether `name` is the beginning of a line of HTTP. Any web page can make a browser send such
+/// lines, to addresses that only that browser reaches.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"host:")
 }

@@ -1,30 +1,30 @@
 //! Commands as they arrive: arrays of bulk strings, or lines that somebody typed
 //! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 //!
-//! A command is read where it lies, nothing is copied. Invariant: what is read of a command does
-//! not depend on how the network cut it, and no client makes this read more than [`LARGEST`] bytes
-//! for one command.
+//! A command is read in place, and nothing is copied. Invariant: the result does not depend on how
+//! the network splits the bytes, and no client can make the server wait for more than [`LARGEST`]
+//! bytes of one command.
 
 use std::ops::Range;
 
-/// The longest command.
+/// The longest command, in bytes.
 pub(super) const LARGEST: usize = 64 * 1024;
 /// The longest name of a tag, in bytes: 128 characters.
 const LONGEST_TAG: usize = 4 * 128;
 /// The most words of a command.
 const MOST_WORDS: usize = 1024;
 
-/// The words of a command: where each of them lies. Used again for the next one.
+/// The words of a command: the range of each in the input. Reused for the next command.
 #[derive(Debug, Default)]
 pub(super) struct Words(Vec<Range<usize>>);
 
 impl Words {
-    /// The words in the bytes that they were read from.
+    /// The words themselves; `input` must be the bytes that they were read from.
     pub(super) fn of<'a>(&'a self, input: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> {
         self.0.iter().map(|at| &input[at.clone()])
     }
 
-    /// Keeps room for the words of an ordinary command.
+    /// Removes the words, and all room but that for the words of an ordinary command.
     pub(super) fn shrink(&mut self) {
         self.0.clear();
         self.0.shrink_to(8);
@@ -35,23 +35,23 @@ impl Words {
         self.0.len()
     }
 
-    /// One word; an empty one where the command has fewer.
+    /// The word of this number, 0 is the name; empty if the command has fewer words.
     pub(super) fn word<'a>(&self, input: &'a [u8], number: usize) -> &'a [u8] {
         self.0.get(number).map_or(&[], |at| &input[at.clone()])
     }
 }
 
-/// The input is not a valid command, or is too long. Where the next command starts behind it cannot
+/// The input is not a valid command, or is too long. Then the beginning of the next command cannot
 /// be found, so the connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
-    /// The number of words is no number, or too great.
+    /// The number of words is invalid or too great.
     #[error("invalid multibulk length")]
     Count,
-    /// The length of a word is no number, or too great.
+    /// The length of a word is invalid or too great.
     #[error("invalid bulk length")]
     Length,
-    /// A word does not begin as one.
+    /// A word does not begin with `$`.
     #[error("expected '$', got something else")]
     NoBulk,
     /// A word is longer than its length says.
@@ -62,8 +62,8 @@ pub(super) enum Malformed {
     TooLong,
 }
 
-/// Reads the first command of `input`. Returns how long it is, or `None` while a part of it is
-/// missing; a command without a word is none.
+/// Reads the first command of `input`. Returns its length in bytes, or `None` while a part of it is
+/// missing. A command without words, such as an empty line, is valid: it asks for nothing.
 pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Malformed> {
     let complete = match input.first() {
         None => return Ok(None),
@@ -77,9 +77,9 @@ pub(super) fn read(input: &[u8], words: &mut Words) -> Result<Option<usize>, Mal
     }
 }
 
-/// The tag and the length of the command that `input` begins with, if it is a whole `INCR` as
-/// client libraries write it. A quick look: for anything else it is `None`, also where [`read`]
-/// would find the same command.
+/// The tag and the length of the first command of `input`, if it is a whole `INCR` as client
+/// libraries write it. A quick check: it is `None` for anything else, even if [`read`] would find
+/// an `INCR`.
 pub(super) fn increment(input: &[u8]) -> Option<(&str, usize)> {
     /// The beginning of `INCR` with one argument, as most clients send it.
     const CAPITALS: &[u8] = b"*2\r\n$4\r\nINCR\r\n$";
@@ -181,12 +181,12 @@ fn read_line(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize
     Ok(Some(end + 1))
 }
 
-/// So many equal commands are answered at once: their replies have room in a buffer.
+/// The most equal commands that are answered at once: so many replies fit into a buffer.
 const AT_ONCE: usize = 128;
-/// So many bytes of a word are repeated in an error.
+/// The most bytes of a word that are repeated in an error.
 const REPEATED: usize = 64;
 
-/// How many equal commands `input` begins with, of which the first has `length` bytes.
+/// How many equal commands `input` begins with, [`AT_ONCE`] at most. Each has `length` bytes.
 pub(super) fn equal_commands(input: &[u8], length: usize) -> usize {
     let (command, rest) = input.split_at(length);
     let following = rest.chunks_exact(length).take(AT_ONCE - 1);
@@ -198,7 +198,7 @@ pub(super) fn text(word: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(word).map_err(|_| "an argument is not UTF-8".into())
 }
 
-/// A word of the client's for an error: a part of it, without what does not print.
+/// A part of a client's word, for an error, without control characters.
 pub(super) fn repeated(word: &[u8]) -> String {
     let part = String::from_utf8_lossy(&word[..word.len().min(REPEATED)]);
     part.chars().filter(|c| !c.is_control()).collect()
@@ -271,7 +271,8 @@ mod tests {
     }
 
     proptest! {
-        /// A command comes out as it went in, and none of its beginnings is one, or is refused.
+        /// A command is read as it was written, and no incomplete part of it is complete or
+        /// refused.
         #[test]
         fn a_command_is_whole_or_missing(
             words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..20),
@@ -285,7 +286,7 @@ mod tests {
             prop_assert_eq!(outcome(&[command, rest].concat()), Ok(Some((words, length))));
         }
 
-        /// The quick look sees what the thorough one sees, whatever arrives.
+        /// What [`increment`] finds, [`read`] finds, too, whatever arrives.
         #[test]
         fn an_increment_is_what_it_is_read_as(
             name in prop::sample::select(vec!["INCR", "incr", "Incr", "DECR"]),

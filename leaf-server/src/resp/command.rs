@@ -1,17 +1,17 @@
-//! What a command is, and the call of one.
+//! The types of a command and of a call of it.
 
 use super::codec::{self, Words};
 use super::reply::Replies;
 use super::session::{Refusal, Session};
 use super::task::{Reply, Task};
-use crate::access::Caller;
+use crate::caller::Caller;
 use crate::ids::IdError;
 use crate::metrics::Operation;
 
 /// One command.
 ///
-/// `COMMAND DOCS`, `COMMAND INFO` and error texts are made from it, so that none of them can differ
-/// from what is done.
+/// `COMMAND DOCS`, `COMMAND INFO` and error texts are made from it, so that they cannot differ from
+/// what the command does.
 #[derive(Debug)]
 pub(super) struct Command {
     /// In capitals.
@@ -20,15 +20,15 @@ pub(super) struct Command {
     pub(super) words: (usize, usize),
     /// Answers a call with the right number of words.
     pub(super) run: fn(&mut Call<'_>) -> Answer,
-    /// The words behind its name.
+    /// The words after its name, as help texts show them.
     pub(super) usage: &'static str,
     /// One sentence for people.
     pub(super) summary: &'static str,
     /// Which of its words are tags.
     pub(super) tags: Tags,
-    /// What it asks for; `Next` for one that takes ids, one or several.
+    /// What it asks for, as the metrics count it; `Next` for all commands that take ids.
     pub(super) operation: Operation,
-    /// Whether it is answered before the password was shown.
+    /// Whether it is answered even without authentication.
     pub(super) open: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Tags {
     All,
 }
 
-/// What becomes of a call, or the text of its `-ERR`.
+/// What becomes of a call, or the refusal that is sent as its error.
 pub(super) type Answer = Result<Outcome, Refusal>;
 
 /// What became of a call.
@@ -52,7 +52,7 @@ pub(super) enum Outcome {
     Done,
     /// It is answered, and the connection ends.
     End,
-    /// It may have to wait.
+    /// The reply is a task that may have to wait.
     Wait(Task),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Call<'a> {
     pub(super) session: &'a mut Session,
     pub(super) command: &'static Command,
     pub(super) words: &'a Words,
-    /// What was received; the call is at its beginning.
+    /// The bytes that were received; they begin with the call.
     pub(super) input: &'a [u8],
     /// How many bytes the call has.
     pub(super) length: usize,
@@ -88,7 +88,7 @@ impl<'a> Call<'a> {
         codec::text(self.word(number))
     }
 
-    /// A word that is a number of ids, in digits.
+    /// Reads a word of digits as a number of ids from `least` to `most`.
     pub(super) fn count(&self, number: usize, least: usize, most: usize) -> Result<usize, String> {
         let word = self.text(number).ok().filter(|word| word.bytes().all(|c| c.is_ascii_digit()));
         let count = word.and_then(|word| word.parse().ok());
@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Who asks.
+    /// The caller of this command.
     pub(super) const fn caller(&self) -> &Caller {
         self.session.client.last()
     }
@@ -109,13 +109,13 @@ impl<'a> Call<'a> {
         &mut self.session.replies
     }
 
-    /// The refusal of words that do not go together.
+    /// The error text for words that do not go together.
     pub(super) fn syntax_error(&self) -> String {
         format!("syntax error: write {} {}", self.command.name, self.command.usage)
     }
 
-    /// Waits for the reply to this call. `work` owns its words, since the buffer that they were
-    /// read from is used again meanwhile.
+    /// Makes a task of the reply to this call, which may wait. `work` must own the words that it
+    /// needs, since their buffer is used again meanwhile.
     pub(super) fn wait<F>(&self, work: impl FnOnce(Caller) -> F) -> Answer
     where
         F: Future<Output = Result<Reply, IdError>> + Send + 'static,
@@ -123,7 +123,7 @@ impl<'a> Call<'a> {
         self.wait_for(1, work)
     }
 
-    /// As [`Self::wait`], for the replies to so many equal calls.
+    /// As [`Self::wait`], for the replies to `calls` equal calls.
     pub(super) fn wait_for<F>(&self, calls: usize, work: impl FnOnce(Caller) -> F) -> Answer
     where
         F: Future<Output = Result<Reply, IdError>> + Send + 'static,

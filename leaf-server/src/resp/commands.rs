@@ -1,19 +1,19 @@
 //! The commands that take ids or ask about them: one function each.
 
-use leaf_core::TextForm;
-use leaf_segment::meaning::Order;
 use leaf_segment::{SegmentErrorKind, TagHandle};
+use leaf_shape::Order;
+use leaf_shape::TextForm;
 
 use super::codec::{self, equal_commands};
 use super::command::{Answer, Call, Outcome};
 use super::session::Refusal;
 use super::task::{Reply, Told, text_or_nil};
-use crate::access::Caller;
+use crate::caller::Caller;
 use crate::decoded::Decoded;
 use crate::ids::{self, IdError};
 
-/// `INCR tag`: an integer, since that is what Redis answers. Of a tag in strict order the ids of all
-/// equal calls that came together are asked for at once.
+/// `INCR tag`: the next id as an integer, since that is what Redis answers. If the tag is in strict
+/// order, the ids of all equal calls that came together are taken at once.
 pub(super) fn increment(call: &mut Call<'_>) -> Answer {
     let tag = call.text(1)?;
     let most = ids::known(call.caller(), tag, |handle| {
@@ -142,7 +142,7 @@ fn texts(call: &mut Call<'_>, count: Option<usize>) -> Answer {
     })
 }
 
-/// One id as a string, or an array of so many.
+/// The reply with one id as a string; with `count`, the reply with an array of so many.
 fn several(count: Option<usize>, mut ids: impl Iterator<Item = Told> + Send + 'static) -> Reply {
     match count {
         Some(count) => Reply::Ids(count, Box::new(ids)),
@@ -178,7 +178,7 @@ pub(super) fn snowflake(call: &mut Call<'_>) -> Answer {
     call.wait(async |caller| Ok(Reply::Text(Some(Told::Id(ids::snowflake_next(&caller).await?)))))
 }
 
-/// The next snowflake id in another form, or several, in digits where no form is asked for.
+/// The next snowflake id, or `count` of them, in `form` or, without one, in digits.
 fn snowflakes(call: &mut Call<'_>, count: Option<usize>, form: Option<TextForm>) -> Answer {
     if count.is_some() {
         call.session.answers_several();
@@ -193,7 +193,7 @@ fn snowflakes(call: &mut Call<'_>, count: Option<usize>, form: Option<TextForm>)
     })
 }
 
-/// The name of a form of snowflake ids.
+/// Reads a word as the name of a form of snowflake ids.
 fn text_form(call: &Call<'_>, at: usize) -> Result<TextForm, String> {
     call.text(at)?.parse().map_err(|why| format!("AS: {why}"))
 }
@@ -239,9 +239,9 @@ pub(super) fn exists(call: &mut Call<'_>) -> Answer {
     })
 }
 
-/// `None` for a tag that does not exist, or cannot.
+/// Turns the errors of a tag that does not exist, and of an invalid name, into `None`.
 ///
-/// A tag that is disabled counts as one that does not exist.
+/// A disabled tag counts as one that does not exist.
 fn existing(found: Result<TagHandle, IdError>) -> Result<Option<TagHandle>, IdError> {
     match found {
         Ok(handle) => Ok(Some(handle)),

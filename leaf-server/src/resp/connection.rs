@@ -1,5 +1,5 @@
-//! One connection: reads commands, answers them in their order, and sends the replies to all that
-//! came together at once.
+//! One connection: reads commands, answers them in order, and sends the replies to all commands
+//! that came together at once.
 //!
 //! Everything has a limit: the length of a command, the replies that wait to be sent ([`UNSENT`],
 //! and what one command adds), the time that a client may take to send the rest of a command or to
@@ -19,42 +19,43 @@ use super::answer::{self, Answered};
 use super::codec::{self, Words};
 use super::session::Session;
 use super::task::Ids;
-use crate::access::Client;
+use crate::caller::Client;
 use crate::metrics::Operation;
 use crate::refusal::Reason;
 use crate::serve::{Control, Order, Stream, buffers, linger};
 
-/// How many bytes of replies may wait: more are sent before the next command is read. What most
-/// commands add fits into the buffer besides.
+/// How many bytes of replies may wait. If there are more, they are sent before the next command is
+/// read. The rest of the buffer is room for what most commands add.
 const UNSENT: usize = buffers::LENGTH - 4096;
 
-/// A client, from its first byte to its last. Its buffers are lent by the thread while bytes are in
-/// them ([`buffers`]): an idle connection holds none.
+/// The connection of one client. The thread lends it buffers while there are bytes in them
+/// ([`buffers`]): an idle connection holds none.
 pub(super) struct Connection<S> {
     stream: S,
     control: Arc<Control>,
     session: Session,
     words: Words,
-    /// What was received and not answered yet.
+    /// The bytes that were received and not answered yet.
     input: Vec<u8>,
-    /// Whether all was received that fits: the client has sent more, perhaps.
+    /// Whether the last read filled the buffer: perhaps the client has sent more.
     has_more: bool,
-    /// When it last received.
+    /// When bytes were last received.
     arrived: Instant,
-    /// Whether it was ordered to end when it last received.
+    /// Whether it was already ordered to end when the last read began.
     ends: bool,
     /// How many bytes of the replies have been sent.
     sent: usize,
-    /// The mark of the transfer, while the client has sent a part of a command.
+    /// While only a part of a command has arrived: the mark of this transfer, see
+    /// [`Control::transfer_begins`].
     rest_pending: Option<u32>,
 }
 
-/// What became of the commands that were there.
+/// What to do once the received commands are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The next one is to be received.
+    /// Receive the next commands.
     Receive,
-    /// The connection ends.
+    /// End the connection.
     End,
 }
 
@@ -76,10 +77,10 @@ impl<S: Stream> Connection<S> {
         }
     }
 
-    /// Serves it to its end.
+    /// Serves the connection to its end.
     ///
     /// # Errors
-    /// When the client is gone.
+    /// The client is gone.
     pub(super) async fn run(mut self) -> io::Result<()> {
         while self.receive().await? {
             let outcome = self.answer().await?;
@@ -101,8 +102,8 @@ impl<S: Stream> Connection<S> {
         control.unless(Order::Close, bye).await.unwrap_or(Ok(()))
     }
 
-    /// Reads what is there, and waits where nothing is. `false` at the end: the client's, or one
-    /// that was ordered.
+    /// Reads what has arrived, or waits until something does. Returns `false` at the end: the
+    /// client has closed the connection, or the listener has ordered its end.
     async fn receive(&mut self) -> io::Result<bool> {
         if !self.input.is_empty() {
             self.rest_pending.get_or_insert_with(|| self.control.transfer_begins());
@@ -110,10 +111,10 @@ impl<S: Stream> Connection<S> {
         poll_fn(|context| self.poll_receive(context)).await
     }
 
-    /// One look at the socket. Buffers are given back before it waits.
+    /// Reads from the socket once. The buffer is given back before it waits.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        // What has arrived is answered yet; one that always has more to say does not hold up the
-        // end.
+        // After the order to end there is one more read, since what has arrived is still answered.
+        // A client that always sends more must not hold up the end.
         let ends = self.control.order(context) > Order::Serve;
         if std::mem::replace(&mut self.ends, ends) {
             return Poll::Ready(Ok(false));
@@ -132,12 +133,11 @@ impl<S: Stream> Connection<S> {
         if ends { Poll::Ready(Ok(false)) } else { Poll::Pending }
     }
 
-    /// Answers all commands that are there wholly. What is left of `input` is the beginning of a
-    /// command.
+    /// Answers all commands that have arrived wholly, and leaves the rest in `input`: the beginning
+    /// of a command.
     ///
-    /// A command that must wait lets the replies before it go first. While it waits the connection
-    /// can be closed: the ids that it is then given are lost, as a client's answer may be lost on
-    /// any network.
+    /// Before a command waits, the replies before it are sent. While it waits the connection can be
+    /// closed. The ids that it then gets are lost, as an answer can be lost on any network.
     async fn answer(&mut self) -> io::Result<Outcome> {
         let mut at = 0;
         let mut outcome = Outcome::Receive;
@@ -195,7 +195,7 @@ impl<S: Stream> Connection<S> {
         Ok(outcome)
     }
 
-    /// Sends many ids as they are read.
+    /// Sends the ids of an array, in parts if there are many.
     async fn send_ids(&mut self, ids: Ids) -> io::Result<()> {
         for id in ids {
             id.write(&mut self.session.replies);
@@ -204,7 +204,7 @@ impl<S: Stream> Connection<S> {
         Ok(())
     }
 
-    /// Sends the replies if they have used up their room.
+    /// Sends the replies if there are [`UNSENT`] bytes of them or more.
     async fn send_if_many(&mut self) -> io::Result<()> {
         if self.session.replies.bytes.len() >= UNSENT {
             self.send().await?;
@@ -213,7 +213,7 @@ impl<S: Stream> Connection<S> {
         Ok(())
     }
 
-    /// Sends all replies that are there.
+    /// Sends all replies that have been collected.
     async fn send(&mut self) -> io::Result<()> {
         self.session.count(self.arrived);
         let mut transfer = None;
@@ -227,8 +227,8 @@ impl<S: Stream> Connection<S> {
         sent
     }
 
-    /// Writes as much as the socket takes. While the client does not read, a transfer is pending: the
-    /// listener closes it when that lasts too long.
+    /// Writes as much as the socket takes. While the client does not read, a transfer is pending:
+    /// if that lasts too long, the listener closes the connection.
     fn poll_send(
         &mut self,
         context: &mut Context<'_>,

@@ -12,7 +12,7 @@ use super::reply::{REDIS_VERSION, Replies};
 use super::session::Refusal;
 use crate::metrics::Operation;
 
-/// The configuration of a Redis that is as durable: redis-benchmark asks for it.
+/// The settings of a Redis that is as durable as Leaf; redis-benchmark asks for them.
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
 
 /// `INFO`: the sections that clients look into, in the format of Redis.
@@ -138,7 +138,7 @@ fn describe<'a>(to: &mut Replies, commands: impl Iterator<Item = Option<&'a Comm
     }
 }
 
-/// One map per command: what `redis-cli` shows as help while one types.
+/// One map per command: the help that `redis-cli` shows while somebody types.
 fn document<'a>(to: &mut Replies, commands: impl Iterator<Item = &'a Command> + Clone) {
     to.map(commands.clone().count());
     for command in commands {

@@ -2,8 +2,8 @@
 //! id of a tag.
 //!
 //! Commands are answered on the threads of the data plane, from the same segments as requests over
-//! HTTP. Those of a connection are answered in their order; one that must wait for its ids lets the
-//! replies before it go, and holds up no other connection.
+//! HTTP. The commands of a connection are answered in order. If one must wait for its ids, the
+//! replies before it are sent first, and no other connection is held up.
 
 mod answer;
 mod codec;
@@ -19,7 +19,7 @@ mod task;
 use std::sync::Arc;
 
 use self::connection::Connection;
-use crate::access::{Client, Peer};
+use crate::caller::{Client, Peer};
 use crate::node::Node;
 use crate::refusal::Face;
 use crate::serve::{Control, Keeping, Protocol, Stream};

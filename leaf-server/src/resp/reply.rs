@@ -1,12 +1,13 @@
 //! Replies, in the second and the third version of the protocol
 //! (<https://redis.io/docs/latest/develop/reference/protocol-spec/>).
 //!
-//! What can be greater than 2^53 and is no reply to `INCR` or `INCRBY` is a bulk string: JavaScript
-//! clients make doubles of integers, which lose the last digits, and two ids become one.
+//! Numbers that can be greater than 2^53 are bulk strings, except in replies to `INCR` and
+//! `INCRBY`. JavaScript clients make doubles of integers, which lose the last digits, so that two
+//! ids become one.
 
 use leaf_core::Id;
 
-/// The Redis whose protocol this is: clients choose what they send by it.
+/// The version of Redis whose protocol this is; clients choose by it which commands they send.
 pub(super) const REDIS_VERSION: &str = "7.0.0";
 
 /// Which version of the protocol a client wants.
@@ -18,9 +19,9 @@ pub(super) enum Version {
     Three,
 }
 
-/// What is to be sent.
+/// The replies that are still to be sent.
 ///
-/// They are collected here and sent together when the commands that have arrived are answered.
+/// They are collected here, and sent together once the commands that have arrived are answered.
 #[derive(Debug)]
 pub(super) struct Replies {
     pub(super) bytes: Vec<u8>,
@@ -40,8 +41,8 @@ impl Replies {
         self.line(b' ', text);
     }
 
-    /// An integer of 64 bits. Clients in JavaScript lose digits of large ones: see above which
-    /// replies may be one.
+    /// An integer of 64 bits. JavaScript clients lose digits of large ones, so few replies may be
+    /// one: see the top of this file.
     pub(super) fn integer(&mut self, value: i64) {
         self.number(b':', value);
     }
@@ -107,7 +108,7 @@ impl Replies {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// A text that must not end the line.
+    /// Writes a text as one line: control characters become blanks.
     fn line(&mut self, kind: u8, text: &str) {
         self.bytes.push(kind);
         self.bytes

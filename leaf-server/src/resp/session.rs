@@ -1,4 +1,4 @@
-//! What a connection has said of itself.
+//! What is known of a client while its connection is open, and the replies to it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::codec::{Words, repeated, text};
 use super::reply::{REDIS_VERSION, Replies, Version};
-use crate::access::Client;
+use crate::caller::Client;
 use crate::metrics::Operation;
 use crate::refusal::{Face, Reason};
 
@@ -23,16 +23,16 @@ pub(super) struct Session {
     pub(super) client: Client,
     /// The replies that wait to be sent, in the version that the client chose.
     pub(super) replies: Replies,
-    /// Whether a transaction was refused that the client has not ended yet.
+    /// Whether the client has begun a transaction, which was refused, and has not ended it yet.
     in_refused_transaction: bool,
-    /// What the command asks for that is answered now.
+    /// What the command that is being answered asks for.
     pub(super) operation: Operation,
-    /// How many commands were answered since the replies were sent last, by operation. A refused one is
-    /// taken off.
+    /// How many commands were answered since the replies were last sent, by operation; refused ones
+    /// do not count.
     answered: [i32; Operation::ALL.len()],
     /// What the client calls the connection; empty at first.
     name: String,
-    /// The answer to `CLIENT ID`: another one for every connection of this process.
+    /// The answer to `CLIENT ID`, which differs for every connection of this process.
     number: i64,
 }
 
@@ -50,7 +50,7 @@ impl<T: Into<String>> From<T> for Refusal {
 }
 
 impl Session {
-    /// The session of a connection that has said nothing yet.
+    /// The session of a connection on which the client has sent nothing yet.
     pub(super) fn new(client: Client) -> Self {
         Self {
             replies: Replies { bytes: Vec::new(), version: Version::Two },
@@ -69,19 +69,20 @@ impl Session {
         self.answered[operation as usize] += commands as i32;
     }
 
-    /// The command that is answered now asks for several ids.
+    /// Counts the command that is being answered as one for several ids.
     pub(super) fn answers_several(&mut self) {
         self.postpones();
         self.answers(Operation::Take, 1);
     }
 
-    /// The command that is answered now is not counted, or not yet: its reply is waited for.
+    /// Takes the command that is being answered out of the count: it was refused, or it is counted
+    /// once its reply is there.
     pub(super) fn postpones(&mut self) {
         self.answered[self.operation as usize] -= 1;
     }
 
-    /// Refuses a command: counts it, and replies with an error. `code` is the word that clients of
-    /// Redis go by.
+    /// Refuses a command: counts it, and replies with an error. Clients of Redis tell errors apart
+    /// by the word `code`.
     pub(super) fn refuse(&mut self, reason: Reason, code: &str, text: &str) {
         self.refused(reason);
         self.replies.error(code, text);
@@ -93,8 +94,8 @@ impl Session {
         self.postpones();
     }
 
-    /// Counts the commands that were answered since it was called last. Their bytes came at `arrived`,
-    /// and their replies are ready.
+    /// Counts in the metrics the commands that were answered since the last call. They arrived at
+    /// `arrived`, and their replies are ready now.
     pub(super) fn count(&mut self, arrived: Instant) {
         if self.answered == <[i32; Operation::ALL.len()]>::default() {
             return;
@@ -107,19 +108,19 @@ impl Session {
         }
     }
 
-    /// Whether it may ask for ids: nothing is in the way.
+    /// Whether the client may ask for ids: it is authenticated and in no refused transaction.
     pub(super) fn is_open(&mut self) -> bool {
         self.is_authenticated() && !self.in_refused_transaction
     }
 
-    /// Whether it has shown what counts now, or need not.
+    /// Whether the client is authenticated by the tokens that are in force now, or need not be.
     pub(super) fn is_authenticated(&mut self) -> bool {
         self.client.caller().may_ask()
     }
 
-    /// `MULTI` is refused, and with it what its client has sent already up to `EXEC` or `DISCARD`:
-    /// ids that were taken for it would be lost. Tells whether `name` is a command of such a
-    /// transaction, which is answered then.
+    /// Refuses `MULTI` and the commands after it up to `EXEC` or `DISCARD`, which the client may
+    /// have sent already: ids that they took would be lost with the transaction. Returns whether
+    /// `name` is one of these commands; then it is answered.
     pub(super) fn refuses_transaction(&mut self, name: &[u8]) -> bool {
         let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
         if is(b"RESET") || is(b"QUIT") {
@@ -141,8 +142,8 @@ impl Session {
         refused || is(b"MULTI")
     }
 
-    /// `AUTH [name] token`, with `default` for the name of whoever shows `redis.password`. A wrong one
-    /// changes nothing.
+    /// `AUTH [name] token`; with `redis.password` as the token, the name is `default`. A wrong
+    /// token changes nothing.
     pub(super) fn authenticate(&mut self, words: &Words, input: &[u8]) {
         let (name, token) = match words.len() {
             2 => (None, words.word(input, 1)),
@@ -162,7 +163,8 @@ impl Session {
         }
     }
 
-    /// Tells the client when it is wrong.
+    /// Authenticates the client; returns whether name and token are right. If not, replies with an
+    /// error.
     fn check(&mut self, name: Option<&[u8]>, token: &[u8]) -> bool {
         // As in Redis, whose user `default` may have no password.
         let names_nobody = name == Some(REDIS_USER.as_bytes())
@@ -183,7 +185,8 @@ impl Session {
     }
 
     /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol. The
-    /// version changes only if every option is right; a right password counts even then.
+    /// version changes only if all options are right; a right password takes effect even if another
+    /// option is wrong.
     pub(super) fn hello(&mut self, words: &Words, input: &[u8]) {
         let version = match words.word(input, 1) {
             _ if words.len() == 1 => self.replies.version,
@@ -239,7 +242,7 @@ impl Session {
         to.array(0);
     }
 
-    /// `RESET`: the connection is as it was at its beginning, the password included.
+    /// `RESET`: puts the connection into its first state, in which the client has shown no token.
     pub(super) fn reset(&mut self) {
         self.client.forget();
         self.name.clear();

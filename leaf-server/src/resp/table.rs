@@ -1,4 +1,4 @@
-//! The commands: how each is called, what does it, and what clients are told of it.
+//! The commands: the words and the function of each, and what clients are told of it.
 
 use super::command::{Answer, Call, Command, Outcome, Tags};
 use super::{commands, info};
@@ -7,7 +7,7 @@ use crate::metrics::Operation;
 /// No limit on the number of arguments.
 const ANY: usize = usize::MAX;
 
-/// Those that take ids first: they are looked for most often.
+/// All commands. Those that take ids come first, since they are looked up most often.
 pub(super) const COMMANDS: &[Command] = &[
     command(
         "INCR",
@@ -162,7 +162,7 @@ pub(super) const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// One that has nothing to do with a tag.
+/// A command without tags that needs authentication; the methods of [`Command`] below change that.
 const fn command(
     name: &'static str,
     words: (usize, usize),
@@ -193,23 +193,23 @@ impl Command {
         Self { tags, ..self }
     }
 
-    /// Marks a command that needs no password.
+    /// Marks a command that needs no authentication.
     const fn open(self) -> Self {
         Self { open: true, ..self }
     }
 
-    /// Tells what a command asks for. One that takes ids is a write for Redis.
+    /// Sets what a command asks for. Clients are told that a command which takes ids is a write.
     const fn asks(self, operation: Operation) -> Self {
         Self { operation, ..self }
     }
 
-    /// Whether a command of so many words, its name included, is complete.
+    /// Whether a command may have so many words, its name included.
     pub(super) const fn takes_words(&self, count: usize) -> bool {
         self.words.0 <= count && count <= self.words.1
     }
 
-    /// How many words it has, as Redis tells it: the least as a negative number where there may be
-    /// more.
+    /// How many words a command has, its name included, as Redis expects it: if there may be more,
+    /// the least number, negated.
     pub(super) const fn arity(&self) -> i64 {
         let least = self.words.0 as i64;
         if self.words.0 == self.words.1 { least } else { -least }

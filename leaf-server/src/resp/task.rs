@@ -2,7 +2,8 @@
 
 use std::pin::Pin;
 
-use leaf_core::{Id, IdText};
+use leaf_core::Id;
+use leaf_shape::IdText;
 
 use super::reply::Replies;
 use super::session::Session;
@@ -12,9 +13,9 @@ use crate::refusal::Reason;
 
 /// A reply that may have to be waited for.
 pub(super) struct Task {
-    /// To so many equal calls.
+    /// How many equal calls get this reply.
     pub(super) calls: usize,
-    /// What they ask for.
+    /// What the calls ask for.
     pub(super) operation: Operation,
     pub(super) work: Pin<Box<dyn Future<Output = Result<Reply, IdError>> + Send>>,
 }
@@ -25,35 +26,37 @@ pub(super) enum Reply {
     Integer(i64),
     /// One id as a string, or nil.
     Text(Option<Told>),
-    /// An array of so many.
+    /// An array of so many ids.
     Ids(usize, Ids),
-    /// The reply to each of so many commands.
+    /// The same error, as the reply to each of so many commands.
     Errors(usize, IdError),
-    /// A reply of its own to each of several commands.
+    /// An id or an error for each of several commands.
     Each(Vec<Result<Id, IdError>>),
 }
 
-/// Ids that are sent as they are read.
+/// Ids that are made one by one while they are sent.
 pub(super) type Ids = Box<dyn Iterator<Item = Told> + Send>;
 
-/// An id that is told as a string.
+/// An id that is sent as a string.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Told {
-    /// In digits.
+    /// In decimal digits.
     Id(Id),
-    /// In a form of its own.
+    /// In another form, or as a text of the tag's template.
     Text(IdText),
 }
 
 impl Task {
-    /// Does it, and waits where it must. An error is the reply to each of the calls.
+    /// Runs the task to its reply, which may take a while. An error is the reply to each of its
+    /// calls.
     pub(super) async fn perform(self) -> Reply {
         self.work.await.unwrap_or_else(|error| Reply::Errors(self.calls, error))
     }
 }
 
 impl Reply {
-    /// Writes it; the ids of an array are the caller's to write.
+    /// Writes the reply. Of an array it writes only the head and returns the ids, which the caller
+    /// must write.
     pub(super) fn write(self, session: &mut Session) -> Option<Ids> {
         let to = &mut session.replies;
         match self {
@@ -91,7 +94,7 @@ impl Told {
     }
 }
 
-/// An id as a string, or nil where there is none.
+/// Writes an id as a string, or nil if there is none.
 pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
     match id {
         Some(id) => id.write(to),
@@ -99,7 +102,8 @@ pub(super) fn text_or_nil(to: &mut Replies, id: Option<Told>) {
     }
 }
 
-/// Refuses a command for which there is no id. Clients of Redis may try `BUSY` and `LOADING` again.
+/// Refuses a command for which there is no id. After `BUSY` and `LOADING`, clients of Redis may
+/// retry.
 fn refuse(session: &mut Session, error: &IdError) {
     let reason = error.reason();
     let code = match reason {

@@ -1,12 +1,12 @@
-//! Buffers of a thread of the data plane: a connection has one only while it has something to keep
-//! in it, so that ten thousand idle ones cost little, and that busy ones share what is in the
-//! processor's cache.
+//! The free buffers of each thread of the data plane. A connection has a buffer only while there
+//! are bytes in it: so ten thousand idle connections cost little, and busy ones reuse buffers that
+//! are in the processor's cache.
 
 use std::cell::RefCell;
 
-/// How long a fresh one is: what a socket yields at a time.
+/// The capacity of a new buffer, in bytes: about what one read from a socket yields.
 pub(crate) const LENGTH: usize = 16 * 1024;
-/// How many are kept.
+/// The most free buffers that a thread keeps.
 const KEPT: usize = 32;
 
 thread_local! {
@@ -14,7 +14,7 @@ thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An empty one in place of `buffer`, if that has none.
+/// Replaces `buffer` by an empty one with room, if it has no capacity.
 pub(crate) fn provide(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         let free = FREE.with_borrow_mut(Vec::pop);
@@ -22,7 +22,7 @@ pub(crate) fn provide(buffer: &mut Vec<u8>) {
     }
 }
 
-/// Gives an empty one back.
+/// Gives `buffer` back to the thread if it is empty, and leaves one without capacity.
 pub(crate) fn give_back(buffer: &mut Vec<u8>) {
     if !buffer.is_empty() || buffer.capacity() == 0 {
         return;

@@ -1,7 +1,7 @@
-//! What a listener tells its connections, and sees of them.
+//! The orders that a listener gives to its connections, and what it observes of them.
 //!
-//! A connection looks at one word each time it runs, and is woken when that changes. Nothing else
-//! is between a request and its answer: no timer, no channel.
+//! A connection reads one atomic number each time it runs, and is woken when that changes. Nothing
+//! else is added to a request for this: no timer, no channel.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,72 +11,71 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-/// How a connection goes on; by number, as it is kept in [`Control`].
+/// What a connection must do. [`Control`] holds the number; a higher one is stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
-    /// As it is.
+    /// Goes on serving.
     Serve = 0,
-    /// To its end, after what is under way.
+    /// Ends after the requests that are under way.
     Finish = 1,
-    /// The connection ends now.
+    /// Ends now.
     Close = 2,
 }
 
-/// One connection, as its listener sees it. What every request touches stands on one cache line:
-/// with hundreds of busy connections each line more is a miss.
+/// One connection, as its listener sees it. The fields that every request touches are on one cache
+/// line: with hundreds of busy connections, each further line is a cache miss.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Control {
     /// How many requests have begun.
     pub(crate) requests: AtomicUsize,
-    /// How many of them wait for their answers.
+    /// How many requests wait for their answers.
     pub(crate) under_way: AtomicUsize,
-    /// How many requests were answered at once since the connection last ran. Only its own task
-    /// changes it.
+    /// How many requests were answered immediately, from memory, and are not in the metrics yet.
+    /// Only the connection's own task changes it.
     pub(crate) at_once: AtomicU32,
-    /// How often it was swept.
+    /// How many sweeps have looked at the connection.
     sweeps: AtomicU32,
     /// Whether a request's head could be read in two ways: the connection is given up.
     pub(crate) ambiguous: AtomicBool,
     /// Whether it speaks HTTP/2.
     http2: AtomicBool,
-    /// The order that counts: 0, 1 and 2 stand for the three.
+    /// The number of the current [`Order`].
     order: AtomicU8,
-    /// Whether `waker` is set: a task has one for all its life.
+    /// Whether `waker` is set: it is set once, since a task has one waker for all its life.
     registered: AtomicBool,
-    /// Wakes the connection's task; set once that has run.
+    /// Wakes the connection's task; set when the task first runs.
     waker: Mutex<Option<Waker>>,
-    /// Pending transfers (unread answers, unfinished requests), counted by the sweep of their last
-    /// progress.
+    /// Pending transfers (unread answers, unfinished requests): how many of them, by the count of
+    /// sweeps at their last progress.
     pending: Mutex<BTreeMap<u32, usize>>,
-    /// What the last sweep found.
+    /// The connection's state at the last sweep.
     seen: Mutex<Seen>,
 }
 
-/// What a sweep found.
+/// The state of a connection at a sweep.
 #[derive(Debug, Default, Clone, Copy)]
 struct Seen {
     /// How many requests had begun by then.
     requests: usize,
-    /// For how many sweeps that number has not changed.
+    /// For how many sweeps the connection has been silent.
     silent: u32,
 }
 
 impl Control {
-    /// Notes that the connection speaks HTTP/2, which can say by itself that no more requests are
-    /// wanted.
+    /// Records that the connection speaks HTTP/2, which can announce the end without an answer.
     pub(crate) fn is_http2(&self) {
         self.http2.store(true, Ordering::Relaxed);
     }
 
-    /// What to do now; its task is woken when that changes.
+    /// The current order. The connection's task, which calls this, is woken when the order changes.
     pub(crate) fn order(&self, context: &Context<'_>) -> Order {
         if !self.registered.load(Ordering::Relaxed) {
             *self.waker() = Some(context.waker().clone());
             self.registered.store(true, Ordering::Relaxed);
         }
-        // Read after the waker stands: an order that was given before is seen here, one after
-        // wakes.
+        // Read after the waker is set: an order that was given before is read here, and an order
+        // that is given later wakes the task.
         match self.order.load(Ordering::SeqCst) {
             0 => Order::Serve,
             1 => Order::Finish,
@@ -84,7 +83,7 @@ impl Control {
         }
     }
 
-    /// The result of `future`, or `None` when this is ordered, or more.
+    /// Runs `future` to its result, or returns `None` once this order or a stricter one is given.
     pub(crate) async fn unless<T>(
         &self,
         ordered: Order,
@@ -99,7 +98,8 @@ impl Control {
         .await
     }
 
-    /// Orders, and wakes the connection's task. An order never becomes a milder one.
+    /// Gives an order, and wakes the connection's task. A milder order than the last one has no
+    /// effect.
     fn give(&self, order: Order) {
         self.order.fetch_max(order as u8, Ordering::SeqCst);
         let waker = self.waker().clone();
@@ -113,15 +113,16 @@ impl Control {
         self.waker.lock().expect("no holder of this lock panics")
     }
 
-    /// A transfer begins that the client may do in parts: to read an answer, or to send the rest of
-    /// a request. Returns its mark for the two calls below.
+    /// Records the beginning of a transfer that the client may do in parts: it reads an answer, or
+    /// sends the rest of a request. Returns a mark for [`Self::transfer_moves`] and
+    /// [`Self::transfer_ends`].
     pub(crate) fn transfer_begins(&self) -> u32 {
         let now = self.sweeps.load(Ordering::Relaxed);
         *self.pending().entry(now).or_default() += 1;
         now
     }
 
-    /// The client did a part of the transfer.
+    /// Records that the client did a part of the transfer.
     pub(crate) fn transfer_moves(&self, mark: &mut u32) {
         let now = self.sweeps.load(Ordering::Relaxed);
         if now != *mark {
@@ -132,14 +133,14 @@ impl Control {
         }
     }
 
-    /// The transfer is complete, or given up.
+    /// Records that the transfer is complete or given up.
     pub(crate) fn transfer_ends(&self, mark: u32) {
         remove_transfer(&mut self.pending(), mark);
     }
 
-    /// The number of sweeps since the last progress, and whether a transfer is pending. With one
-    /// pending only its progress counts; without, a request that has begun or waits for its answer
-    /// is progress.
+    /// Counts a sweep. Returns the number of sweeps since the last progress, and whether a transfer
+    /// is pending. If so, only the oldest transfer's progress counts; else a request that has begun
+    /// or waits for its answer is progress.
     fn silent(&self) -> (u32, bool) {
         let requests = self.requests.load(Ordering::Relaxed);
         let sweeps = self.sweeps.fetch_add(1, Ordering::Relaxed) + 1;
@@ -162,7 +163,7 @@ impl Control {
         self.pending.lock().expect("no holder of this lock panics")
     }
 
-    /// What the last sweep saw.
+    /// The connection's state at the last sweep.
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().expect("no holder of this lock panics")
     }
@@ -192,8 +193,7 @@ pub(super) struct Open {
 }
 
 impl Connections {
-    /// The control of a connection that was just accepted; it is forgotten when the result is
-    /// dropped.
+    /// Adds a connection that was just accepted, until the result is dropped.
     pub(super) fn add(self: &Arc<Self>) -> Open {
         let control = Arc::<Control>::default();
         let mut open = self.open.lock().expect("no holder of this lock panics");
@@ -209,8 +209,8 @@ impl Connections {
         self.open.lock().expect("no holder of this lock panics").1.values().cloned().collect()
     }
 
-    /// HTTP/2 says by itself that no more requests are wanted, and loses none by that; HTTP/1 says
-    /// it with its next answer.
+    /// Lets HTTP/2 connections announce that they take no more requests, which loses none. HTTP/1
+    /// connections do so with their next answer.
     pub(super) fn announce_end(&self) {
         for control in self.all().iter().filter(|control| control.http2.load(Ordering::Relaxed)) {
             control.give(Order::Finish);
@@ -227,9 +227,10 @@ impl Connections {
         self.all().iter().for_each(|control| control.give(Order::Close));
     }
 
-    /// Ends one connection, so that another gets its place: that which was silent for the most
-    /// sweeps, at least so many, of several the oldest. One that waits for an answer is never it.
-    /// It is asked to end, and closed if it does not, or `at_once`. Tells whether there was one.
+    /// Ends one connection to make room for another: the one that has been silent for the most
+    /// sweeps, but at least for `sweeps`; of several, the oldest. Never ends one that waits for an
+    /// answer. The connection is asked to end and, if it does not, closed by a later call; with
+    /// `at_once` it is closed now. Returns whether there was one.
     pub(super) fn evict(&self, sweeps: u32, at_once: bool) -> bool {
         let open = self.open.lock().expect("no holder of this lock panics");
         let silent = |control: &Control| control.seen().silent;
@@ -246,15 +247,17 @@ impl Connections {
         let Some(control) = first.map(|(_, control)| Arc::clone(control)) else { return false };
         drop(open);
         let told = told(&control);
-        // What it has asked already is answered; one that never asked for anything, or does not
-        // end, is closed. The first sweep may have come right behind the connection.
+        // An ordered end lets a connection answer what has been asked already. A connection that
+        // never asked for anything, or did not end when it was asked to, is closed. (After one
+        // sweep it may just be new.)
         let never_asked = silent(&control) > 1 && control.requests.load(Ordering::Relaxed) == 0;
         control.give(if at_once || told || never_asked { Order::Close } else { Order::Finish });
         true
     }
 
-    /// Asks those to end that were silent for so many sweeps, this one included, and closes those
-    /// that were asked before. Where `idle_stays` only those are meant whose clients owe something.
+    /// Asks connections to end that have been silent for `sweeps` sweeps, this one included, and
+    /// closes those that have been silent for longer. With `idle_stays` this concerns only clients
+    /// that have a transfer pending.
     pub(super) fn sweep(&self, sweeps: u32, idle_stays: bool) {
         for control in &self.all() {
             let (silent, owes) = control.silent();

@@ -1,8 +1,9 @@
 //! The threads that answer requests for ids: each has a runtime of its own and never waits for
 //! another.
 //!
-//! A connection stays on the thread it was given to, the one with the fewest. The control plane
-//! runs on other threads: it accepts the connections, and is not needed for their requests.
+//! A connection stays on the thread that it was given to, which had the fewest connections then.
+//! The control plane runs on other threads: it accepts the connections, and is not needed for their
+//! requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,32 +18,33 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::Pressure;
 use crate::metrics::use_cells_of;
 
-/// How many connections that it has not looked at yet a thread may have: their clients may have given up
-/// when it does, and each costs as much as some ids.
+/// The most new connections that may wait for the first look of a thread. If more waited, their
+/// clients might have given up by then, and each costs as much as some ids.
 const NEWCOMERS: usize = 64;
-/// How long the next one waits where all threads have enough to do.
+/// How long a new connection waits at most while all threads are crowded (overloaded, or with
+/// [`NEWCOMERS`]).
 const NEXT: Duration = Duration::from_millis(100);
-/// How soon after one that has gone the next one is looked at, where all threads have enough to do: a
-/// thousand a second at most.
+/// The pause after a waiting connection whose client has gone, while all threads are crowded: so at
+/// most a thousand of them a second are closed.
 const GONE: Duration = Duration::from_millis(1);
 
-/// Where connections are served.
+/// The threads that serve connections.
 #[derive(Clone)]
 pub(crate) struct DataPlane {
     threads: Arc<[Thread]>,
-    /// How much each thread has to do; empty where nobody looks.
+    /// How much each thread has to do; empty if that is not measured.
     pressures: Arc<[Pressure]>,
 }
 
-/// One thread with a runtime of its own: a connection never moves to another one, so that nothing
-/// of it is shared between processors.
+/// One thread with a runtime of its own. A connection never moves to another thread, so that
+/// processors share nothing of it.
 struct Thread {
     runtime: Handle,
-    /// How many connections it serves: the next one goes where there are fewest.
+    /// How many connections it serves. The next one goes to the thread with the fewest.
     connections: AtomicUsize,
-    /// How many of them were not looked at yet.
+    /// How many of its connections it has not looked at yet.
     newcomers: AtomicUsize,
-    /// Whose turn it is to do a handshake of TLS.
+    /// Lets one connection at a time do the costly part of a TLS handshake.
     handshakes: Semaphore,
     /// Ends the thread when the data plane is dropped.
     _stop: DropGuard,
@@ -56,7 +58,8 @@ pub(super) struct Place {
 }
 
 impl DataPlane {
-    /// How many threads are meant; 0 is one per processor that this process may use.
+    /// The number of threads for a configured value; 0 stands for one per processor that this
+    /// process may use.
     pub(crate) fn threads(configured: u32) -> usize {
         match configured {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -64,14 +67,14 @@ impl DataPlane {
         }
     }
 
-    /// Starts the data plane, with a thread for each of these.
+    /// Starts the data plane, with one thread for each of `pressures`.
     pub(crate) fn start(pressures: &Arc<[Pressure]>) -> Result<Self> {
         let start = |number| Thread::start(number, Arc::clone(pressures));
         let threads: Result<Vec<_>> = (0..pressures.len()).map(start).collect();
         Ok(Self { threads: threads?.into(), pressures: Arc::clone(pressures) })
     }
 
-    /// The runtime that this code runs on, as one thread.
+    /// A data plane that is the caller's runtime, which counts as one thread.
     pub(crate) fn here() -> Self {
         let thread = Thread::of(Handle::current(), CancellationToken::new());
         Self { threads: [thread].into(), pressures: [].into() }
@@ -81,8 +84,8 @@ impl DataPlane {
         self.pressures.get(thread).is_some_and(Pressure::is_overloaded)
     }
 
-    /// Waits until a thread can take on a newcomer. Not for ever: those that come anew must have their turn,
-    /// too, ten of them a second. `false` for one that has gone while it waited.
+    /// Waits until a thread can take on a new connection, but no longer than [`NEXT`]: also under
+    /// overload, ten a second get their turn. Returns `false` if the client has gone meanwhile.
     pub(super) async fn has_room(&self, has_gone: impl Fn() -> bool) -> bool {
         let is_crowded = |(at, thread): (usize, &Thread)| {
             self.is_overloaded(at) || thread.newcomers.load(Ordering::Relaxed) >= NEWCOMERS
@@ -123,7 +126,8 @@ impl DataPlane {
 }
 
 impl Place {
-    /// The thread looks at the connection for the first time; tells whether the thread is overloaded.
+    /// Records that the thread looks at the connection for the first time; returns whether the
+    /// thread is overloaded.
     pub(super) fn begins(&self) -> bool {
         self.plane.threads[self.thread].newcomers.fetch_sub(1, Ordering::Relaxed);
         let Some(pressure) = self.plane.pressures.get(self.thread) else { return false };
@@ -131,7 +135,7 @@ impl Place {
         pressure.is_overloaded()
     }
 
-    /// The turns of the handshakes on its thread.
+    /// Lets one connection of this thread at a time do the costly part of a TLS handshake.
     pub(super) fn handshakes(&self) -> &Semaphore {
         &self.plane.threads[self.thread].handshakes
     }

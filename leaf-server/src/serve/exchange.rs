@@ -1,5 +1,5 @@
-//! What a connection of hyper tells its listener: how it ends, which requests are under way, and
-//! which answers their client has not read.
+//! Runs connections of hyper as their listener orders, and reports to it the requests under way and
+//! the answers that clients have not read.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,18 +16,20 @@ use tokio::time::Instant;
 
 use super::{Control, Order, Stream};
 
-/// Requests at a time of one HTTP/2 connection.
+/// The most concurrent requests of an HTTP/2 connection.
 const STREAMS: u32 = 100;
-/// A live HTTP/2 client answers a ping.
+/// The interval between pings, by which the server finds out whether an HTTP/2 client is still
+/// there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// The longest that the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest head of a request.
+/// The largest head of a request, in bytes.
 pub(crate) const HEAD_BYTES: usize = 16 * 1024;
 
-/// Serves a connection over HTTP/2. `send_buffer` is what it buffers for one of its streams; `ran` is
-/// told whenever the connection has run, and since when.
+/// Serves a connection over HTTP/2. `send_buffer` is the size of the buffer of each of its streams,
+/// in bytes. `ran` is called whenever the connection has been polled, with the time at which that
+/// began.
 pub(crate) async fn serve_http2<S, B>(
     stream: impl Stream,
     service: S,
@@ -44,8 +46,8 @@ pub(crate) async fn serve_http2<S, B>(
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
-        // Whoever gives up all that it may have asked has done nothing wrong: a moment's pause
-        // makes many late at once.
+        // A client may cancel all its requests at once, because a pause made all of them late: it
+        // has done nothing wrong.
         .max_pending_accept_reset_streams(2 * STREAMS as usize)
         .max_header_list_size(HEAD_BYTES as u32)
         .max_send_buf_size(send_buffer)
@@ -58,14 +60,14 @@ pub(crate) async fn serve_http2<S, B>(
 /// How a connection was when it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The connection had nothing under way when it was asked to end.
+    /// Nothing was under way when the connection was asked to end, or it was ordered to close.
     Idle,
-    /// The client may be reading yet, or sending.
+    /// The client may still be reading or sending.
     Busy,
 }
 
-/// Runs a connection to its end, as the listener orders. `ran` is told whenever the connection has
-/// run, and since when.
+/// Runs a connection to its end, as the listener orders. `ran` is called whenever the connection
+/// has been polled, with the time at which that began.
 pub(crate) async fn drive(
     connection: impl GracefulConnection,
     control: &Control,
@@ -99,8 +101,8 @@ pub(crate) async fn drive(
 pub(crate) struct UnderWay(Arc<Control>);
 
 impl UnderWay {
-    /// Counts a request in. It is counted out when this is dropped, also when the client leaves
-    /// before.
+    /// Counts a request in until the guard is dropped, also if that happens because the client
+    /// leaves early.
     pub(crate) fn begin(control: &Arc<Control>) -> Self {
         control.under_way.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(control))
@@ -113,22 +115,22 @@ impl Drop for UnderWay {
     }
 }
 
-/// Marks an answer that its client has not taken wholly, for as long as it lives.
+/// A guard: while it exists, the client has an answer that it has not read wholly.
 pub(crate) struct Unread {
     control: Arc<Control>,
     mark: u32,
-    /// Whether the first part was asked for. hyper does that before the client takes anything: only
-    /// to ask for another one shows that it took some.
+    /// Whether hyper has asked for the first part of the answer. It does so before the client reads
+    /// anything; when it asks for another part, the client has read some.
     begun: bool,
 }
 
 impl Unread {
-    /// The client has an answer to read.
+    /// Records that the client has an answer to read.
     pub(crate) fn begin(control: &Arc<Control>) -> Self {
         Self { control: Arc::clone(control), mark: control.transfer_begins(), begun: false }
     }
 
-    /// A part of the answer was asked for.
+    /// Records that a part of the answer was asked for.
     pub(crate) fn moves(&mut self) {
         if std::mem::replace(&mut self.begun, true) {
             self.control.transfer_moves(&mut self.mark);

@@ -1,4 +1,4 @@
-//! How a connection ends whose client may still be sending.
+//! Ends a connection whose client may still be sending.
 
 use std::future::poll_fn;
 use std::io;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::io::ReadBuf;
 
-/// How long, and how much, a client may go on sending after its last answer.
+/// How long a client may go on sending after its last answer.
 const LINGER: Duration = Duration::from_secs(2);
-/// See [`LINGER`].
+/// How many bytes a client may go on sending after its last answer.
 const LINGER_BYTES: usize = 4 * 1024 * 1024;
 
-/// After the last answer: reads what the client still sends, until it has closed its side or some
-/// time has passed. Closed with anything unread, the system would reset the connection and drop the
+/// After the last answer, reads what the client still sends, until it closes its side or a limit is
+/// reached. If the connection were closed with input unread, the system would reset it and drop
 /// answers that the client has not read yet.
 pub(crate) async fn linger(
     mut read: impl FnMut(&mut Context<'_>, &mut ReadBuf<'_>) -> Poll<io::Result<()>>,

@@ -1,8 +1,8 @@
-//! Accepting connections, and letting them end.
+//! Accepts connections, and lets them end.
 //!
-//! At the end every answer announces that its connection closes, so that a client under way loses
-//! no request; only then are the connections closed that have been silent. A client that was
-//! accepted by the system before the end is served, too.
+//! When the server stops, first every answer announces that its connection closes, so that a client
+//! with requests under way loses none. Only then are silent connections closed. A client whose
+//! connection the system accepted before the stop is served, too.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,36 +21,39 @@ use tokio_util::sync::CancellationToken;
 
 use super::control::{Connections, Control};
 use super::{DataPlane, Door};
-use crate::access::Peer;
+use crate::caller::Peer;
 
-/// Open files that are nobody's connection: the stores, the state file, the other listener.
+/// Open files that are left to everything but connections for ids: the stores, the state file, the
+/// ops listener.
 const OTHER_FILES: u64 = 256;
-/// A connection that asks nothing for so many sweeps is asked to end, and closed with the next. So
-/// is one that takes that long to send the rest of a request or to read an answer.
+/// A connection without a request for this many sweeps is asked to end, and the next sweep closes
+/// it. The same holds if the client takes that long to send the rest of a request or to read an
+/// answer.
 const SILENT_SWEEPS: u32 = 4;
-/// A client that acknowledges nothing, or reads nothing, for so long is gone.
+/// A client that acknowledges or reads nothing for this long is considered gone.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// A client that may be idle for ever shows after so long, and again and again, that it is there.
+/// How long a client that may be idle for ever is silent before the system probes whether it is
+/// still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
-/// How soon the next one is asked to make room where the last one did not.
+/// The pause before another connection is asked to make room, if the last one has not ended.
 const EVICT_AGAIN: Duration = Duration::from_millis(50);
-/// How soon somebody is looked for again who can make room, where nobody could: one may have been
-/// silent for long enough meanwhile, or the limit been raised.
+/// The pause before the next search for a connection that can make room, if none was found: one may
+/// have been silent for long enough by then, or the limit may have been raised.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How many that the system has accepted are still served at the end: as many as it lets wait, so
-/// that clients that connect again and again cannot hold the stop.
+/// The most connections already accepted by the system that are still served at the stop: as many
+/// as the system lets wait. Clients that connect again and again must not delay the stop for ever.
 const LAST_ACCEPTS: usize = 4096;
 /// How often it is logged that all connections that a listener may have are in use.
 const TELL_FULL_AGAIN: Duration = Duration::from_secs(60);
-/// How long a connection may take to end that is closed at the end of a drain.
+/// How long connections may take to end after a drain has closed them.
 const LAST_CLOSES: Duration = Duration::from_millis(100);
-/// After a failed accept (out of file descriptors): others may end meanwhile.
+/// The pause after a failed accept (out of file descriptors): connections may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the connections of a listener speak, and how many there may be.
+/// The protocol of a listener's connections, and how many there may be.
 ///
-/// A protocol knows nothing of accepting, of places and of the end; the listener knows nothing of
-/// what is spoken.
+/// A protocol does not deal with accepting, places and the stop; the listener does not deal with
+/// what is sent.
 pub(crate) trait Protocol: Send + Sync + 'static {
     /// How connections are kept and ended.
     fn keeping(&self) -> Keeping;
@@ -59,8 +62,8 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     /// fewer.
     fn max_connections(&self) -> usize;
 
-    /// Serves a connection of `peer` until the client or the server has had enough. `control` says when
-    /// it must end.
+    /// Serves a connection of `peer` until the client or the server ends it. `control` says when it
+    /// must end.
     fn serve(
         self: Arc<Self>,
         stream: impl Stream,
@@ -74,20 +77,21 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
-/// How a listener keeps its connections.
+/// The rules by which a listener keeps and ends its connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Keeping {
     /// The listener, as the configuration names it.
     pub(crate) listener: &'static str,
-    /// How often connections are looked at: one that is silent for four to six times as long ends,
-    /// as does one that takes that long to send the rest of a request, or to read an answer.
+    /// The interval of the sweeps, which look at all connections. A connection that is silent for
+    /// three to six times as long ends, as does one that takes about that long to send the rest of
+    /// a request, or to read an answer.
     pub(crate) sweep_every: Duration,
-    /// Where all places are taken a connection that was silent for this many sweeps makes room.
+    /// If all places are taken, a connection that was silent for this many sweeps makes room.
     pub(crate) evict_after: u32,
     /// Whether such a connection is closed at once. Else it is asked to end first.
     pub(crate) evict_at_once: bool,
-    /// Whether a connection without a request under way may stay for ever. Else one that is silent
-    /// ends.
+    /// Whether a connection without a request under way may stay for ever. If not, it ends when it
+    /// is silent.
     pub(crate) idle_stays: bool,
     /// How many of the open files it may use.
     pub(crate) files: Share,
@@ -96,9 +100,9 @@ pub(crate) struct Keeping {
 /// A listener's share of the files that this process may open. No other listener can take it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// A few.
+    /// A small number of files.
     Small,
-    /// All others, or one part of so many.
+    /// One of this many equal parts of all other files.
     Large(u32),
 }
 
@@ -110,7 +114,7 @@ pub(crate) struct Listener<P> {
     task: JoinHandle<()>,
 }
 
-/// How many connections there are, and may be.
+/// The connections of a listener: how many there are, and how many there may be.
 struct Slots<P> {
     protocol: Arc<P>,
     keeping: Keeping,
@@ -120,12 +124,12 @@ struct Slots<P> {
     taken: AtomicUsize,
     /// When it was last logged that all connections are in use.
     full_at: Mutex<Option<Instant>>,
-    /// Told whenever one ends.
+    /// Notified whenever a connection ends.
     freed: Notify,
     connections: Arc<Connections>,
 }
 
-/// One connection's.
+/// A connection's place among those that its listener may have; free again when dropped.
 struct Slot<P>(Arc<Slots<P>>);
 
 impl<P: Protocol> Slots<P> {
@@ -134,7 +138,8 @@ impl<P: Protocol> Slots<P> {
         self.protocol.max_connections().min(self.files)
     }
 
-    /// A free one. Only the one task that accepts takes any.
+    /// Takes a free slot, if there is one. Only the task that accepts calls this, so the limit
+    /// cannot be exceeded.
     fn try_take(self: &Arc<Self>) -> Option<Slot<P>> {
         if self.taken.load(Ordering::Acquire) >= self.most() {
             return None;
@@ -142,7 +147,7 @@ impl<P: Protocol> Slots<P> {
         Some(Slot::of(self))
     }
 
-    /// Waits for a free one. Where none is, a connection that others need less makes room.
+    /// Waits for a free slot. If there is none, ends a connection that can make room.
     async fn take(self: &Arc<Self>) -> Slot<P> {
         loop {
             let freed = self.freed.notified();
@@ -176,7 +181,7 @@ impl<P: Protocol> Slots<P> {
         tracing::warn!("{listener}: all {most} connections are in use that {limit} allows");
     }
 
-    /// Waits until all are free.
+    /// Waits until all slots are free.
     async fn empty(&self) {
         loop {
             let freed = self.freed.notified();
@@ -243,8 +248,8 @@ impl<P: Protocol> Listener<P> {
     }
 }
 
-/// A listener that is dropped without a drain stops at once: nothing of it must go on in a program
-/// that goes on.
+/// A listener that is dropped without a drain stops at once: nothing of it may run on in a program
+/// that embeds the server.
 impl<P> Drop for Listener<P> {
     fn drop(&mut self) {
         self.task.abort();
@@ -260,8 +265,8 @@ struct Serving<P> {
 }
 
 impl<P: Protocol> Serving<P> {
-    /// Accepts until it is stopped, and sweeps meanwhile: whoever is silent for long is ended,
-    /// unless idle connections may stay.
+    /// Accepts connections until `stop` is cancelled. Meanwhile sweeps end connections that have
+    /// been silent for long, unless idle ones may stay.
     async fn accept(self, listener: TcpListener, stop: CancellationToken) {
         let mut sweeps = tokio::time::interval(self.slots.keeping.sweep_every);
         // A process that was frozen does not catch up on them.
@@ -315,8 +320,8 @@ impl<P: Protocol> Serving<P> {
         self.accept_the_last(newcomer, listener);
     }
 
-    /// Accepts those whose connection stands already, as far as their client can tell; above the
-    /// limit, too: no more come.
+    /// Accepts the connections that the system has established already, which their clients take
+    /// for open. Exceeds the limit if need be: no more follow.
     fn accept_the_last(&self, newcomer: Option<std::net::TcpStream>, listener: TcpListener) {
         if let Some(stream) = newcomer {
             self.serve(stream, Slot::of(&self.slots));
@@ -339,7 +344,7 @@ impl<P: Protocol> Serving<P> {
         }
     }
 
-    /// Gives a connection to the thread of the data plane that has fewest.
+    /// Gives a connection to the thread of the data plane that has the fewest connections.
     fn serve(&self, stream: std::net::TcpStream, slot: Slot<P>) {
         let place = self.plane.place();
         let idle_stays = self.slots.keeping.idle_stays;
@@ -349,8 +354,8 @@ impl<P: Protocol> Serving<P> {
             let gone = place.begins() && has_left(&stream);
             // A client that breaks off is not the server's error.
             if let (false, Ok(stream)) = (gone, TcpStream::from_std(stream)) {
-                // A small answer must not wait for the client's acknowledgement. Without it, it is
-                // only slow.
+                // A small answer must not wait for the client's acknowledgement. If this cannot be
+                // set, answers are only slower.
                 let _ = stream.set_nodelay(true);
                 // Without this one a client that never reads would hold its slot for ever.
                 let _ = set_tcp_user_timeout(&stream, UNREAD_TIMEOUT.as_millis() as u32);
@@ -369,8 +374,9 @@ impl<P: Protocol> Serving<P> {
     }
 }
 
-/// Whether a client has closed its side: one that gave up while it waited, in all likelihood. (One that
-/// only says that it sends no more is served, unless its thread is overloaded.)
+/// Whether a client has closed its side, in all likelihood because it gave up while it waited. (A
+/// client that only says that it sends no more looks the same: it is served, unless its thread is
+/// overloaded.)
 fn has_left(stream: &std::net::TcpStream) -> bool {
     let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -378,8 +384,9 @@ fn has_left(stream: &std::net::TcpStream) -> bool {
 }
 
 impl Share {
-    /// How many connections the limit on open files leaves room for. As many files are allowed to
-    /// be open as the system lets this process have; health is always left some.
+    /// The most connections that the limit on open files leaves room for. First raises that limit
+    /// as far as the system lets this process. The ops listener always has a share, for questions
+    /// about health.
     fn of_the_limit(self) -> usize {
         let mut limit = getrlimit(Resource::Nofile);
         if limit.current < limit.maximum || limit.maximum.is_none() {
@@ -390,11 +397,11 @@ impl Share {
         usize::try_from(self.of(limit.current.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
 
-    /// A share of so many files.
+    /// The listener's share if this process may open so many files.
     fn of(self, files: u64) -> u64 {
         let share = match self {
-            // Of very few each listener has the same, and the rest is left to what is nobody's
-            // connection.
+            // If there are very few, each listener gets the same part, and the rest is left to
+            // other files.
             _ if files < 2 * OTHER_FILES => files / 8,
             Self::Large(parts) => (files - OTHER_FILES) / u64::from(parts),
             Self::Small => OTHER_FILES / 2,

@@ -1,7 +1,8 @@
-//! Serving connections, whatever they speak: accepting them, giving them to the threads of the data
-//! plane, ending those that are silent, and letting all of them end.
+//! Serves the connections of all protocols: accepts them, gives them to the threads of the data
+//! plane, ends silent ones, and lets all of them end when the server stops.
 //!
-//! A protocol is what implements [`Protocol`]; it knows nothing of places, sweeps and drains.
+//! A protocol implements [`Protocol`] and only serves a connection; it does not deal with places,
+//! sweeps and drains.
 
 pub(crate) mod buffers;
 mod control;

@@ -1,7 +1,7 @@
-//! The first bytes of a connection, which tell what it speaks.
+//! Reads the first bytes of a connection, which tell its version of HTTP.
 //!
-//! They are read, not peeked at, so that it works on every stream, also on one that decrypts. The
-//! stream that is returned yields them again.
+//! They are read, not peeked at, so that this works on every stream, also on one that decrypts. The
+//! returned stream yields them again.
 
 use std::io;
 use std::pin::Pin;
@@ -10,14 +10,15 @@ use std::task::{Context, Poll};
 use hyper::Version;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// How an HTTP/2 connection begins (RFC 9113, section 3.4), as far as no HTTP/1 request does.
+/// The first bytes of an HTTP/2 connection (RFC 9113, section 3.4); no HTTP/1 request begins with
+/// them.
 const PREFACE: [u8; 3] = *b"PRI";
 
-/// A stream whose first bytes were looked at.
+/// A stream whose first bytes have been read, and which yields them again.
 pub(crate) struct Opened<S> {
     stream: S,
     first: [u8; PREFACE.len()],
-    /// Which of `first` nobody has read yet.
+    /// The part of `first` that the stream has still to yield.
     unread: std::ops::Range<usize>,
 }
 

@@ -1,45 +1,46 @@
-//! Whether a thread of the data plane has more to do than it can.
+//! Whether a thread of the data plane is overloaded.
 //!
-//! Each thread notes how late it wakes from short sleeps: that is how long whatever becomes ready waits for
-//! its turn, be it for other connections of the thread or for other programs of the machine. It also notes
-//! how long a new connection waits until it is first looked at, which is longer: those that stand come
-//! first. A refusal costs what an id costs, so that an overloaded thread does not answer more, but takes
-//! on less: it gets next to no new connections, and, where that lasts, refuses lists and leases, so that
-//! single ids stay quick.
+//! Each thread measures how late it wakes from short sleeps: everything that becomes ready waits as
+//! long for its turn, behind other connections of the thread or other programs of the machine. It
+//! also measures how long a new connection waits for its first turn, which is longer, since older
+//! connections come first. To refuse a request costs as much as to issue an id, so that an
+//! overloaded thread does not refuse single ids, but gets less to do: almost no new connections
+//! and, if the overload lasts, no lists and leases.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a sleep is meant to be.
+/// The intended length of a sleep.
 const SLEEP: Duration = Duration::from_millis(20);
-/// How many sleeps make one reading. The one that was least late counts: a moment's work makes some late,
-/// an overload all.
+/// How many sleeps make one reading. Its value is the smallest delay: a burst of work makes some
+/// sleeps late, an overload all.
 const SLEEPS: u32 = 5;
-/// Above this a thread is overloaded.
+/// A thread with a reading above this is overloaded.
 const HIGH: Duration = Duration::from_millis(5);
-/// A thread is overloaded, too, where a new connection waits so long: longer, since those that come at
-/// once wait for each other.
+/// A thread is also overloaded if a new connection waits longer than this for its first turn. More
+/// than [`HIGH`], since connections that come at once wait for each other.
 const NEWCOMER: Duration = Duration::from_millis(20);
-/// After so many readings in a row above that an overload lasts: a crowd that comes at once is none.
+/// An overload counts as lasting after so many readings above [`HIGH`] with none below [`LOW`] in
+/// between. A crowd of clients that comes at once is over sooner.
 const LASTS: u32 = 5;
-/// Below this it no longer is.
+/// A thread with a reading below this is no longer overloaded.
 const LOW: Duration = Duration::from_millis(2);
 
 /// How much one thread has to do.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Pressure {
-    /// How late it woke at least, in the last reading; in microseconds.
+    /// The last reading: the smallest delay of its sleeps, in microseconds.
     delay: AtomicU32,
     overloaded: AtomicBool,
-    /// How many readings were above the high mark since one was below the low one.
+    /// How many readings were above [`HIGH`] since the last one below [`LOW`].
     readings: AtomicU32,
 }
 
 impl Pressure {
-    /// How long whatever is ready waits for its turn.
+    /// How long everything that is ready waits for its turn, by the last reading.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_micros(self.delay.load(Ordering::Relaxed).into())
     }
@@ -54,14 +55,14 @@ impl Pressure {
         self.readings.load(Ordering::Relaxed) >= LASTS
     }
 
-    /// A new connection has waited so long until it was looked at.
+    /// Records how long a new connection waited for its first turn.
     pub(super) fn newcomer_waited(&self, delay: Duration) {
         if delay > NEWCOMER {
             self.overloaded.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Reads it for ever; to be run on the thread.
+    /// Takes readings for ever. Must run on the thread itself.
     pub(super) async fn watch(&self) {
         loop {
             let mut least = Duration::MAX;

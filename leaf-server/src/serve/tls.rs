@@ -1,11 +1,12 @@
 //! TLS of the listeners: which connections are encrypted, and with what.
 //!
-//! The files are read again while the server runs. Invariant: what is in force is whole: a
-//! certificate, the key that belongs to it, and the authorities of clients. Files that do not fit
-//! together change nothing.
+//! The files are read again while the server runs. Invariant: the certificate, the key and the
+//! authorities of clients that are in force belong together. Files that do not fit together change
+//! nothing.
 //!
-//! No session is resumed where clients show certificates: rustls would not look at the certificate
-//! again. 0-RTT is never offered: a request that somebody repeats is an id that is lost.
+//! If clients show certificates, no session is resumed, since rustls would not look at the
+//! certificate again. 0-RTT is never offered: if an attacker repeats a request, the id that it
+//! takes is lost.
 
 use std::future::poll_fn;
 use std::io;
@@ -34,20 +35,20 @@ use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
 use super::{Control, Order};
-use crate::access::Peer;
+use crate::caller::Peer;
 use crate::refusal::Face;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How a client begins a handshake (RFC 8446, section 5.1): the type of a record. No request of HTTP or
-/// of the Redis protocol begins so.
+/// The first byte of a TLS handshake, the type of its record (RFC 8446, section 5.1). No request
+/// over HTTP or the Redis protocol begins with it.
 const RECORD: u8 = 22;
 
-/// The bytes of a connection, encrypted or not. What belongs to TLS is a kilobyte, which a plain
-/// connection need not have.
+/// The bytes of a connection, encrypted or not. The state of TLS, a kilobyte, is in a box, so that
+/// an unencrypted connection does not need the room.
 pub(crate) type Bytes = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// What became of handshakes, for metrics.
+/// The result of a handshake, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handshake {
     Done,
@@ -56,7 +57,7 @@ pub(crate) enum Handshake {
 }
 
 impl Handshake {
-    /// Each of them, by its number, and its word.
+    /// All results in the order of their numbers, each with its word in the metrics.
     pub(crate) const ALL: [(Self, &str); 3] =
         [(Self::Done, "done"), (Self::Failed, "failed"), (Self::TooSlow, "too-slow")];
 }
@@ -68,18 +69,21 @@ pub(crate) struct Tls {
     current: ArcSwap<Current>,
     /// Whether the files could be used when they were read last.
     last_read: Mutex<Result<(), String>>,
-    /// Whether they are being read.
+    /// Locked while the files are read. A reload waits for a regular reading that is under way, and then
+    /// reads them itself: they may have changed since that one began.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Whether the files are being read.
     pub(crate) reading: Arc<AtomicBool>,
     handshakes: [[AtomicU64; Handshake::ALL.len()]; Face::ALL.len()],
 }
 
-/// What is in force.
+/// The files in force, and the settings made from them.
 #[derive(Debug)]
 struct Current {
     files: Files,
-    /// By face: they differ in the protocols that they offer.
+    /// The settings of each face, which differ in the protocols that they offer.
     configs: [Arc<ServerConfig>; Face::ALL.len()],
-    /// When the certificate ends, since 1970.
+    /// When the certificate expires, as the time since 1970.
     end: Duration,
 }
 
@@ -144,10 +148,10 @@ impl Current {
 }
 
 impl Tls {
-    /// Reads the files, where a listener needs them.
+    /// Reads the files; `None` if no listener uses TLS.
     ///
     /// # Errors
-    /// They cannot be read, or do not fit together.
+    /// The files cannot be read, or do not fit together.
     pub(crate) fn open(config: &Config) -> Result<Option<Arc<Self>>, ConfigError> {
         if config.tls_modes().iter().all(|(_, mode)| *mode == TlsMode::Off) {
             return Ok(None);
@@ -157,13 +161,14 @@ impl Tls {
             paths: config.tls.clone(),
             current: ArcSwap::from_pointee(current),
             last_read: Mutex::new(Ok(())),
+            turn: tokio::sync::Mutex::default(),
             reading: Arc::default(),
             handshakes: Default::default(),
         })))
     }
 
-    /// Reads the files again, and takes over what has changed: for new connections. Files that cannot
-    /// be used change nothing, and are told once. It blocks.
+    /// Reads the files again. Changed ones are used for new connections. Files that cannot be used
+    /// change nothing, and their error is logged once. Blocks.
     pub(crate) fn read_again(&self) {
         let read =
             Files::read(&self.paths).and_then(|files| match files == self.current.load().files {
@@ -189,7 +194,7 @@ impl Tls {
         }
     }
 
-    /// The files could not be read in time.
+    /// Records that the files could not be read in time.
     pub(crate) fn not_read(&self) {
         tracing::error!(
             "tls: the files cannot be read in time; the former certificate stays in force"
@@ -203,23 +208,23 @@ impl Tls {
         self.last_read.lock().expect("no holder of this lock panics").is_ok()
     }
 
-    /// When the certificate ends, since 1970.
+    /// When the certificate expires, as the time since 1970.
     pub(crate) fn end(&self) -> Duration {
         self.current.load().end
     }
 
-    /// How many handshakes of a face ended so.
+    /// How many handshakes of a face had this result.
     pub(crate) fn handshakes(&self, face: Face, handshake: Handshake) -> u64 {
         self.handshakes[face as usize][handshake as usize].load(Ordering::Relaxed)
     }
 }
 
-/// What a listener demands of its connections.
+/// Lets connections into a listener: unencrypted, or after a TLS handshake, as it is configured.
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     face: Face,
     mode: TlsMode,
-    /// There unless the mode is `Off`.
+    /// Always `Some` unless the mode is `Off`.
     tls: Option<Arc<Tls>>,
 }
 
@@ -229,8 +234,8 @@ impl Door {
         Self { face, mode, tls }
     }
 
-    /// Finds out whether a connection that was just accepted is encrypted, and does the handshake where
-    /// it is. `None` for one that ends here.
+    /// Finds out whether a connection that was just accepted is encrypted; if so, does the
+    /// handshake. Returns `None` if the connection ends here.
     pub(super) async fn enter(
         &self,
         stream: TcpStream,
@@ -285,9 +290,9 @@ fn names(stream: &TlsStream<TcpStream>) -> Option<Box<[Credential]>> {
     Some(names.collect())
 }
 
-/// Does a handshake. To sign takes the processor as long as thirty requests for an id, so it is done when
-/// it is this connection's turn, and between two turns the other connections of the thread run: a crowd
-/// of new clients must not hold them up.
+/// Does a handshake. Signing takes the processor as long as thirty requests for an id. So the
+/// handshake waits for this connection's turn, and between two turns the other connections of the
+/// thread run: a crowd of new clients must not hold them up.
 async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     config: Arc<ServerConfig>,

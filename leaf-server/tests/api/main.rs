@@ -66,7 +66,7 @@ fn ids_are_strings_and_no_cache_keeps_them() {
     assert_eq!(many["ids"].as_array().unwrap().len(), 1000);
 }
 
-/// What a lease did not use goes back, once, and only with its ticket.
+/// The unused ids of a lease can be given back once, and only with its ticket.
 #[test]
 fn leases_come_from_the_store_and_go_back_to_it() {
     let (_directory, server) = start(&[("LEAF_SEGMENT__REFRESH", "1s")]);
@@ -145,7 +145,7 @@ fn a_client_sees_what_a_tag_and_a_server_offer() {
     problem(&server.get("/v1/segments/nope"), 404, "unknown-tag", "no such tag");
 }
 
-/// A tag may be named like another one that is percent-encoded.
+/// One tag's name may be the percent-encoded form of another's.
 #[test]
 fn an_encoded_name_is_always_that_of_the_decoded_tag() {
     let (_directory, server) = start(&[]);
@@ -211,7 +211,7 @@ fn wrong_requests_are_told_in_the_form_that_the_client_accepts() {
 fn snowflake_ids_are_written_in_other_forms_and_read_back() {
     let (_directory, server) = start(&[]);
     let layout = leaf_core::Layout::LEAF;
-    for form in leaf_core::TextForm::ALL {
+    for form in leaf_shape::TextForm::ALL {
         let name = form.name();
         let answer = server.get(&format!("/v1/snowflake/ids?count=3&as={name}")).json();
         let texts: Vec<String> = serde_json::from_value(answer["ids"].clone()).unwrap();

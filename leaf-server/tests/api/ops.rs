@@ -252,7 +252,7 @@ fn a_clock_is_accepted_by_who_is_sure_of_it() {
     );
 }
 
-/// S-10: nothing of the administration is done without the token, whatever the method.
+/// S-10: without the token no change is made, whatever the method.
 #[test]
 fn without_the_token_nothing_is_administered() {
     let (_directory, server) = start(&[("LEAF_OPS__TOKEN", "0123456789abcdef")]);
@@ -279,7 +279,8 @@ fn without_the_token_nothing_is_administered() {
     assert_eq!(client.ask("GET", "/v1/tags/x", &token, "").unwrap().status, 404);
 }
 
-/// S-12: what a store holds is text in a page, and a page is never anything else.
+/// S-12: what a store holds appears in a page as text only, and a page is never served as another
+/// type.
 #[test]
 fn a_tag_that_looks_like_a_script_is_shown_as_text() {
     let (_directory, server) = start(&[]);
@@ -295,7 +296,7 @@ fn a_tag_that_looks_like_a_script_is_shown_as_text() {
     }
 }
 
-/// A redirect that leads nowhere helps nobody.
+/// A caller that could not follow the redirect gets the pages' address instead.
 #[test]
 fn the_pages_of_java_are_named_where_the_asker_cannot_reach_them() {
     let (_directory, server) = start(&[]);

@@ -17,7 +17,8 @@ pub(crate) struct Kinds {
     pub(crate) idle: bool,
 }
 
-/// All that a seed may choose. Where both are the same database they fail over together.
+/// The combinations from which the seed chooses. If both are the same database they fail over
+/// together.
 const KINDS: [(&str, &str); 8] = [
     ("mysql", "zk_recycle"),
     ("postgres", "etcd"),
@@ -67,7 +68,7 @@ enum Store {
 }
 
 enum Registry {
-    /// The store's own server.
+    /// The registry is on the store's server.
     Store,
     ZooKeeper(ZooKeeper),
     Etcd(Etcd),
@@ -169,8 +170,9 @@ impl Backends {
         true
     }
 
-    /// Fails over to the replica, which has been cut off for so long; or, where every member has
-    /// all, to another member. Tells whether it did: the next replica may not be there yet.
+    /// Fails over to the replica, which was cut off for `stale` before; in Galera, where every node
+    /// has all data, to another node. Returns false if that is not possible or the next replica is
+    /// not ready.
     pub(crate) fn fail_over(&mut self, stale: Duration) -> bool {
         match &mut self.store {
             Store::Mysql(pair, _) => promote(
@@ -207,7 +209,7 @@ impl Backends {
         }
     }
 
-    /// Takes the registry away: all of it, or of three members two.
+    /// Stops the registry: all of ZooKeeper, or two of three members of etcd.
     pub(crate) fn stop_registry(&mut self) -> bool {
         match &self.registry {
             Registry::ZooKeeper(servers) => servers.signal("STOP"),
@@ -221,7 +223,7 @@ impl Backends {
         true
     }
 
-    /// Ends that.
+    /// Starts what `stop_registry` stopped.
     pub(crate) fn start_registry(&mut self) {
         match &self.registry {
             Registry::ZooKeeper(servers) => servers.signal("CONT"),

@@ -13,7 +13,7 @@ use crate::FAILED;
 use crate::history::{Answers, Line, MEMBER, Space};
 use crate::node::Address;
 
-/// The routes that a node is asked, by a client each.
+/// The routes that clients request from each node, with one client per route.
 const ROUTES: [(&str, Space); 5] = [
     ("/api/snowflake/get/x", Space::Snowflake),
     ("/api/snowflake/get/x", Space::Snowflake),
@@ -21,7 +21,7 @@ const ROUTES: [(&str, Space); 5] = [
     ("/api/segment/get/b", Space::B),
     ("/api/segment/get/family/", Space::Member),
 ];
-/// All clients ask for the same member of the family for so long, and then for a new one.
+/// How long all clients use one member of the family before they use a new one.
 const MEMBER_MICROS: u64 = 1_000_000;
 const PIPELINE: usize = 10;
 
@@ -49,8 +49,8 @@ struct Client {
 }
 
 impl Clients {
-    /// Starts the clients of these nodes. Times count from `start`.
-    /// Where tags may be `idle`, one of them rests at each node again and again until it leaves.
+    /// Starts the clients of these nodes. Times count from `start`. If `idle` is set, clients of
+    /// tag B pause now and then, so that the node drops the tag as idle.
     pub(crate) fn start(
         addresses: Vec<Address>,
         start: Instant,
@@ -89,12 +89,13 @@ impl Clients {
         Self { stop, issued, unexplained, threads }
     }
 
-    /// Whether a node has answered what no fault explains. The judge will say what.
+    /// Whether a node gave an answer that no fault explains. The judge reports which.
     pub(crate) fn saw_the_unexplained(&self) -> bool {
         self.unexplained.load(Ordering::SeqCst)
     }
 
-    /// After all is well again each of these nodes hands out every kind of id.
+    /// Asserts that each of these nodes hands out every kind of id again, after all faults are
+    /// over.
     pub(crate) fn expect_more_from(&self, nodes: usize, limit: Duration) {
         let now = |count: &AtomicU64| count.load(Ordering::SeqCst);
         let before: Vec<_> = self.issued.iter().map(|(_, _, count)| now(count)).collect();
@@ -115,7 +116,7 @@ impl Clients {
         }
     }
 
-    /// Ends them; what they got.
+    /// Stops the clients and returns what they got.
     pub(crate) fn end(self) -> Vec<Line> {
         self.stop.store(true, Ordering::SeqCst);
         let histories = self.threads.into_iter().map(|it| it.join().expect("it has said why"));

@@ -1,4 +1,4 @@
-//! Three nodes and a guest on real servers, and all that is done to them.
+//! Three nodes and a guest with real servers, and all faults that hit them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +8,7 @@ use leaf_core::{Clock, Tag, WorkerId};
 use leaf_registry::{RegistryKind, RegistryOptions, RegistryUrl, StoreUrl};
 use leaf_segment::NewTag;
 use leaf_segment::admin::TagSpec;
-use leaf_segment::meaning::KeyRing;
+use leaf_shape::keys::KeyRing;
 use leaf_snowflake::{NodeSettings, SystemClock};
 use leaf_testkit::{Fault, FaultProxy, LeafServer, wait_until};
 use tokio::runtime::Runtime;
@@ -31,9 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_secs(100_000);
 
 pub(crate) struct Cluster {
-    /// At its start.
+    /// The machine's processor times at the start of the run.
     processors: Processors,
-    /// Before what it runs on: killed first.
+    /// Declared before `backends` and the directory, so that the nodes are killed first.
     nodes: Vec<Node>,
     backends: Backends,
     _home: tempfile::TempDir,
@@ -50,8 +50,8 @@ impl Cluster {
     pub(crate) fn start(runtime: &Runtime, kinds: Kinds) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory");
         let backends = Backends::start(kinds, home.path());
-        // Few worker ids, so that what a silent node had is soon another's, and two that issue in
-        // the same millisecond under one worker id repeat an id for certain.
+        // Few worker ids, so that another node soon takes that of a silent node. Two nodes that
+        // issue in the same millisecond under one worker id then repeat an id for certain.
         let worker_bits = if kinds.registry == "zk_normal" { 10 } else { 2 };
         let layout = format!("t41-w{worker_bits}-s12/1ms");
         let proxies = |ports: &[u16]| -> Vec<FaultProxy> {
@@ -146,7 +146,7 @@ impl Cluster {
         store.store.close().await;
     }
 
-    /// What the store has granted.
+    /// The store's `max_id` of each tag.
     pub(crate) async fn max_ids(&self) -> BTreeMap<Space, i64> {
         let store = self.store().await;
         let mut all = BTreeMap::new();
@@ -159,8 +159,8 @@ impl Cluster {
         all
     }
 
-    /// Of four worker ids, so that there are as many as nodes: who starts anew takes what a silent
-    /// one had.
+    /// Retires one of four worker ids, so that there are as many as nodes. A node that starts anew
+    /// then takes the worker id of a silent one.
     async fn retire_one(&self, layout: &str) {
         let options = RegistryOptions { name: "chaos".into(), ..RegistryOptions::default() };
         let ports = self.backends.registry_ports();
@@ -190,7 +190,7 @@ impl Cluster {
         self.start
     }
 
-    /// Ends what has lasted long enough, and starts what is to run.
+    /// Ends faults whose time is over, and starts nodes that must run again.
     pub(crate) fn tick(&mut self) {
         let now = Instant::now();
         for node in &mut self.nodes {
@@ -391,7 +391,8 @@ impl Processors {
         Self { busy: of(&[0, 1, 2, 5, 6]), stolen: of(&[7]) }
     }
 
-    /// Which part of the time that was wanted since others had.
+    /// The share of the wanted processor time since then that other virtual machines got, from 0 to
+    /// 1.
     fn stolen(self) -> f64 {
         let now = Self::now();
         let (busy, stolen) = (now.busy - self.busy, now.stolen - self.stolen);

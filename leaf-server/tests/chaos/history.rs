@@ -1,15 +1,14 @@
-//! What happened in a run, line by line, and the judge of it.
+//! The events of a run, line by line, and the judge of them.
 //!
 //! A history is a file of JSON lines. `answers` is what one client got on one connection for the
-//! requests that it sent at once; `fault` is what was done to the cluster and for how long; `end`
-//! is what the store said when all was over. Times are microseconds since the start. [`check`]
-//! needs nothing but the file, so that a run can be judged again, elsewhere and by a stricter
-//! judge.
+//! requests that it sent at once; `fault` is a fault of the cluster with its beginning and end;
+//! `end` is the state of the store at the end. Times are microseconds since the start. [`check`]
+//! needs only the file, so that a run can be judged again, elsewhere and by a stricter judge.
 //!
-//! Of every process ids grow in real time: an id is greater than all that were answered before it
-//! was asked for. Of every worker id each millisecond has one holder, and a holder that lost it and
-//! has it again was away for as long as its time lasted. Segment ids are below the store's
-//! `max_id`, and few are missing.
+//! The ids of a process grow in real time: an id is greater than all ids that the process had
+//! answered before the request was sent. Each millisecond of a worker id has one holder. A holder
+//! that lost the worker id and has it again must have been without it for at least half of
+//! `offline_for`. Segment ids are below the store's `max_id`, and few are missing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead, Write};
@@ -28,7 +27,8 @@ pub(crate) enum Space {
     Snowflake,
     A,
     B,
-    /// The members of a family, one after the other: each has [`MEMBER`] numbers of its own here.
+    /// The members of a family. In a history, each member has [`MEMBER`] numbers, one member after
+    /// the other.
     Member,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct End {
     pub(crate) length: u64,
     /// The worker bits of the layout, beside 12 bits of sequence.
     pub(crate) worker_bits: u32,
-    /// How long a silent node's worker id is its own, in milliseconds.
+    /// How long the worker id of a silent node stays reserved for it, in milliseconds.
     pub(crate) offline_for: u64,
     /// The `max_id` of each tag.
     pub(crate) max_id: BTreeMap<Space, i64>,
@@ -86,8 +86,8 @@ pub(crate) struct End {
     pub(crate) failovers: i64,
     /// Whether a failover makes claims of worker ids wait.
     pub(crate) together: bool,
-    /// Which part of the processor time that this machine wanted meanwhile others had, from 0 to 1:
-    /// what a virtual machine is not given, no server can use.
+    /// The share of the wanted processor time that other virtual machines got, from 0 to 1: no
+    /// server can use what its machine does not get.
     #[serde(default)]
     pub(crate) stolen: f64,
 }
@@ -95,9 +95,9 @@ pub(crate) struct End {
 /// What a judge found.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// What must never be.
+    /// Violations of what must always hold.
     pub(crate) broken: Vec<String>,
-    /// What the run did not show although it was to.
+    /// What the run should have shown and did not.
     pub(crate) too_little: Vec<String>,
     pub(crate) report: Vec<String>,
 }
@@ -130,7 +130,7 @@ pub(crate) fn write(lines: &[Line], to: &mut impl Write) -> std::io::Result<()> 
     to.flush()
 }
 
-/// Judges a history. The floors are those of a run of its length.
+/// Judges a history. How much it must show depends on the length of the run.
 pub(crate) fn check(lines: &[Line]) -> Verdict {
     let mut verdict = Verdict::default();
     let Some(Line::End(end)) = lines.last() else {
@@ -187,8 +187,8 @@ fn unique(space: Space, answers: &[&Answers], verdict: &mut Verdict) {
     }
 }
 
-/// Of each process: on a connection in the order of the answers, and in real time between
-/// connections.
+/// Checks that the ids of each process grow: on one connection in the order of the answers, and in
+/// real time between connections.
 fn in_order(space: Space, answers: &[&Answers], verdict: &mut Verdict) {
     let mut last = HashMap::new();
     let mut processes: BTreeMap<_, Vec<&Answers>> = BTreeMap::new();
@@ -224,7 +224,8 @@ fn in_order(space: Space, answers: &[&Answers], verdict: &mut Verdict) {
     }
 }
 
-/// Segment ids were granted by the store, and what is missing is accounted for.
+/// Checks that segment ids were granted by the store, and that no more are missing than events and
+/// failovers may burn.
 fn within(space: Space, answers: &[&Answers], max_id: i64, end: &End, verdict: &mut Verdict) {
     let ids = answers.iter().flat_map(|it| &it.ids);
     let (mut count, mut greatest, mut least) = (0, 0, i64::MAX);
@@ -244,7 +245,8 @@ fn within(space: Space, answers: &[&Answers], max_id: i64, end: &End, verdict: &
     }
 }
 
-/// Each timestamp of a worker id has one holder. Returns how often a worker id changed hands.
+/// Checks that each timestamp of a worker id has one holder. Returns how often worker ids moved to
+/// another node.
 fn slices(answers: &[&Answers], end: &End, verdict: &mut Verdict) -> u64 {
     let mut workers: BTreeMap<i64, BTreeSet<(i64, Process)>> = BTreeMap::new();
     for it in answers.iter().filter(|it| it.space == Space::Snowflake) {
@@ -284,8 +286,9 @@ fn slices(answers: &[&Answers], end: &End, verdict: &mut Verdict) -> u64 {
     changes
 }
 
-/// The longest time without an id of the space from any node: in all, and per kind of fault while
-/// it lasted and three seconds after.
+/// Reports the longest time without an id of the space from any node: in the whole run, and per
+/// kind of fault from its begin to three seconds after its end. Too few seconds with ids are a
+/// finding.
 fn available(space: Space, answers: &[&Answers], lines: &[Line], end: &End, verdict: &mut Verdict) {
     let mut served: Vec<u64> =
         answers.iter().filter(|it| !it.ids.is_empty()).map(|it| it.complete).collect();
@@ -353,7 +356,7 @@ fn available(space: Space, answers: &[&Answers], lines: &[Line], end: &End, verd
     }
 }
 
-/// The judge must be able to see what it is for: each run judges these first.
+/// Checks the judge itself before each run: it must detect these violations.
 pub(crate) fn check_the_judge() {
     let answers = |process, connection, invoke, complete, ids: &[i64]| {
         let ids = ids.to_vec();

@@ -1,10 +1,9 @@
-//! Chaos: servers, their store and their registry, and everything that goes wrong with them at
-//! once, while clients write down all that they get. The history is judged at the end: see
-//! [`history`].
+//! Chaos: many faults at once of servers, their store and their registry, while clients record
+//! everything that they get. The history is judged at the end: see [`history`].
 //!
-//! `scripts/chaos --seed N` makes the same faults at the same times, on the same kinds of store and
-//! registry; what the processes do in between is their own. `--check FILE` judges the history of an
-//! earlier run.
+//! `scripts/chaos --seed N` makes the same faults at the same times, with the same kinds of store
+//! and registry; the timing inside the processes still varies. `--check FILE` judges the history of
+//! an earlier run.
 //!
 //! Every node has a small disk of its own, mounted in a namespace of this process, which is gone
 //! with it.
@@ -35,13 +34,13 @@ use history::Line;
 use node::Link;
 
 const USAGE: &str = "usage: scripts/chaos [--seconds N] [--seed N] [--history FILE] | --check FILE";
-/// How long everything may take to be well again after the last fault. A failover of the registry's
-/// database makes claims wait for half a minute.
+/// How long all nodes may take to become ready after the last fault. After a failover of the
+/// registry's database, claims wait for half a minute.
 const RECOVERY: Duration = Duration::from_secs(60);
 /// Says that this process has a namespace of its own.
 const INSIDE: &str = "CHAOS_INSIDE";
 
-/// A failure of a thread.
+/// Whether a thread has failed.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 struct Arguments {
@@ -122,8 +121,8 @@ fn arguments() -> Option<Arguments> {
     Some(given)
 }
 
-/// Runs this program once more where it may mount. Without root a user namespace gives the right
-/// to.
+/// Runs this program again in a namespace where it may mount file systems. Without root, a user
+/// namespace gives it that right.
 fn enter_a_namespace(seed: u64) -> ExitCode {
     let root = std::fs::metadata("/proc/self")
         .is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0);
@@ -209,8 +208,8 @@ fn strike(cluster: &mut Cluster, random: &mut fastrand::Rng, kinds: Kinds, at: D
         10..26 => cluster.kill(node, short, true),
         26..31 => cluster.stop(node, short),
         31..43 => cluster.freeze(node, long),
-        // The one that starts anew takes the frozen one's worker id before that goes on; where
-        // names have worker ids, the frozen one's twin does.
+        // The node that starts anew takes the frozen node's worker id before that node thaws. Where
+        // worker ids are bound to names, the frozen node's twin takes it.
         43..56 if kinds.bound() => {
             let frozen = cluster.freeze(0, Duration::from_millis(4500));
             frozen + "; " + &cluster.invite(None, Duration::from_millis(6000))

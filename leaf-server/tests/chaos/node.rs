@@ -14,8 +14,8 @@ const SERVER: &str = env!("CARGO_BIN_EXE_leaf-server");
 /// How long a node that ended by itself is left alone.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
-/// Where a node's clients find it, and which process of which node that is; nowhere while it is
-/// down.
+/// The address where clients find a node, and which process of which node it is; `None` while the
+/// node is down.
 pub(crate) type Address = Arc<Mutex<Option<(SocketAddr, (usize, usize))>>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,13 +31,13 @@ pub(crate) struct Node {
     home: PathBuf,
     config: PathBuf,
     clock: FakeClock,
-    /// The time that it shows again then.
+    /// When the clock is set right again.
     clock_until: Option<Instant>,
-    /// Started again then.
+    /// When the node is started again.
     down_until: Option<Instant>,
     frozen_until: Option<Instant>,
     disk_full_until: Option<Instant>,
-    /// Nobody reads its log until then.
+    /// Until when its log is left unread.
     unread_until: Option<Instant>,
     links: [(Vec<FaultProxy>, Option<Instant>); 2],
     /// How many processes there were, and how often its data directory was lost.
@@ -111,7 +111,7 @@ impl Node {
         vec!["--config".into(), self.config.display().to_string()]
     }
 
-    /// Ends what has lasted long enough, and starts what is to run.
+    /// Ends faults whose time is over, and starts the server if it must run again.
     pub(crate) fn tick(&mut self, now: Instant, again: Duration) {
         let over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
         if over(self.frozen_until) {
@@ -149,8 +149,8 @@ impl Node {
         }
     }
 
-    /// A node may end when its disk does not allow a start, or a frozen process holds the lock of the
-    /// SQLite file.
+    /// Asserts that a node ended for a good reason: its disk did not allow a start, or a frozen
+    /// process holds the lock of the SQLite file.
     fn expect_reason(&self, status: ExitStatus, output: &str) {
         let last = output.lines().last().unwrap_or_default();
         let reasons = ["No space", "disk", "database is locked"];
@@ -216,8 +216,9 @@ impl Node {
         if let (Some(server), None) = (&mut self.server, self.frozen_until) {
             server.process_mut().signal("STOP");
             self.frozen_until = Some(Instant::now() + length);
-            // The main loop may wait meanwhile for a start, which waits for a lock of the SQLite
-            // file that this process holds. It may have been killed by then.
+            // The main loop may be waiting for the start of another node, which waits for the lock
+            // of the SQLite file that this process holds. So a thread thaws it; the process may
+            // have been killed by then.
             let pid = server.pid().to_string();
             std::thread::spawn(move || {
                 std::thread::sleep(length);

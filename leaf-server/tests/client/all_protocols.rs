@@ -121,7 +121,8 @@ async fn take_over_grpc(
     taken
 }
 
-/// Ids by one kind of call after the other, each recorded as it is read. Whether unused ids went back.
+/// Takes ids by one kind of call, chosen by `round`; each is recorded as it is read. Returns
+/// whether unused ids went back.
 async fn one_call(
     client: &mut IdServiceClient<tonic::transport::Channel>,
     round: usize,
@@ -158,15 +159,14 @@ async fn one_call(
     Ok(false)
 }
 
-/// Three servers on MariaDB are killed and started again at random; clients of every protocol take
-/// ids of one tag. Two servers at most are away at a time, and no caller of this crate's client
-/// notices.
+/// Three servers on MariaDB are killed and started again at random, two at most at a time; clients
+/// of every protocol take ids of one tag. Callers of leaf-client do not notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_of_all_protocols_share_a_tag_over_kill_9() {
     let full = std::env::var_os("LEAF_TEST_FULL").is_some();
     let seconds = if full { 60 } else { 10 };
-    // The default of a client is 1 s. Beside other tests the machine itself may stand still for as
-    // long.
+    // The default deadline of a client is 1 s. Beside other tests the whole machine may stand still
+    // that long.
     let deadline = Duration::from_secs(if full { 1 } else { 4 });
     let seed = fastrand::u64(..);
     println!("seed {seed}");

@@ -1,5 +1,5 @@
-//! Copies of a process - a fork, or what goes on from a snapshot of its memory - and the range caches
-//! of `docs/clients` among the threads of a program.
+//! Copies of a process, made by a fork or from a snapshot of its memory; and the range caches of
+//! `docs/clients` in programs with several threads.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -21,15 +21,15 @@ fn url(server: &LeafServer) -> String {
     format!("http://{}", server.ids())
 }
 
-/// What a program printed that must succeed.
+/// Returns what a program printed; it must have succeeded.
 fn printed(output: std::io::Result<Output>) -> String {
     let output = output.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// C-01: a forked process hands out none of its parent's ids, also where C code forks, as uWSGI
-/// does: then no hook of Python runs.
+/// C-01: a forked process hands out none of its parent's ids, even if C code forks, as uWSGI does,
+/// and no fork hook of Python runs.
 #[test]
 fn the_range_cache_in_python_knows_that_it_was_forked() {
     let directory = tempfile::tempdir().unwrap();
@@ -69,8 +69,8 @@ for child in children:
     ledger.expect_at_least(2 * (10 + 8 * 5));
 }
 
-/// C-02: whoever goes on from a snapshot issues nothing that was leased before it. The second id of
-/// each program is of another range than the first.
+/// C-02: a process that continues from a snapshot issues nothing that was leased before the
+/// snapshot. The second id of each program is from another range than the first.
 #[test]
 fn range_caches_begin_anew() {
     let directory = tempfile::tempdir().unwrap();
@@ -325,8 +325,7 @@ async fn a_client_begins_anew() {
     }
 }
 
-/// G-26: a repair ends the handles of a client, also those of tags without leases; a repair reaches
-/// them through the server.
+/// G-26: a repair through the server ends the handles of a client, also of tags without leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repair_ends_a_clients_handles() {
     let directory = tempfile::tempdir().unwrap();

@@ -142,7 +142,7 @@ async fn a_client_shows_its_certificate_where_servers_ask_for_one() {
     }
 }
 
-/// A token that is taken back ends the leases, and one that is given again brings them back.
+/// A revoked token ends the leases, and a token that is granted again brings them back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_with_a_token_follows_what_the_server_grants() {
     let directory = tempfile::tempdir().unwrap();

@@ -183,7 +183,7 @@ async fn every_kind_over(protocol: Protocol, server: &LeafServer) {
     }
 }
 
-/// All callers of one id of a strict tag share requests, and are in order.
+/// Calls for one id of a strict tag share requests, and still are in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_strict_tag_that_begins_later_gets_a_higher_id() {
     let directory = tempfile::tempdir().unwrap();

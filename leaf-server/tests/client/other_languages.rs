@@ -8,8 +8,8 @@ use leaf_testkit::Ledger;
 
 use crate::{make_tag, start};
 
-/// The range caches of docs/clients in other languages, where these are on the machine: each past a
-/// server that is away, and at a tag whose name must be encoded.
+/// The range caches of docs/clients in other languages, if these are installed. Each skips a server
+/// that is away, and uses a tag whose name must be encoded.
 #[test]
 fn range_caches_in_other_languages_work() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/clients");
@@ -61,8 +61,8 @@ fn programs(page: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The programs of docs/clients.md and docs/grpc.md, as they stand but for the ports, and for a
-/// time to wait that a busy machine does not exceed; each prints one id.
+/// Runs the programs of docs/clients.md and docs/grpc.md with other ports, and with a timeout that
+/// a busy machine does not exceed; each must print one id.
 #[test]
 fn the_programs_of_the_pages_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{Caller, PROTOCOLS, Protocol, TAG, builder, make_tag, start};
 
-/// Takes ids for so long, and returns how long the slowest took.
+/// Takes ids for this time, and returns how long the slowest call took.
 async fn take_for(length: Duration, tag: &TagHandle, caller: &mut Caller) -> Duration {
     let (until, mut slowest) = (Instant::now() + length, Duration::ZERO);
     while Instant::now() < until {
@@ -24,8 +24,8 @@ async fn take_for(length: Duration, tag: &TagHandle, caller: &mut Caller) -> Dur
     slowest
 }
 
-/// All servers away: callers notice nothing while the stock lasts, then get a precise error within
-/// their deadline, and go on by themselves when a server is back.
+/// All servers are away: callers notice nothing while the stock lasts, then get a precise error
+/// within their deadline, and get ids again when a server is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_may_go_away_while_the_stock_lasts() {
     let directory = tempfile::tempdir().unwrap();
@@ -118,7 +118,8 @@ async fn servers_of_the_own_zone_are_asked_others_when_they_are_gone() {
     }
 }
 
-/// One of two servers hangs: each request that meets it goes to the other one, and soon none does.
+/// One of two servers hangs: a request that reaches it is sent to the other one, and soon no
+/// request reaches it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_is_ejected() {
     for protocol in PROTOCOLS {
@@ -154,8 +155,7 @@ async fn one_of_two_hangs_over(protocol: Protocol) {
     client.close().await;
 }
 
-/// A connection over which nothing comes any more is given up after one late answer, also where it
-/// is the only one.
+/// A connection that is dead is given up after one late answer, even if it is the only one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_is_dead_is_made_anew() {
     for protocol in PROTOCOLS {

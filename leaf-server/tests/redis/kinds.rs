@@ -1,4 +1,4 @@
-//! What tags of each kind answer, and many of them in turn.
+//! Replies for tags of each kind, and commands for many tags in turn.
 
 use leaf_testkit::{HttpClient, LeafServer, RedisClient, RedisReply};
 
@@ -14,7 +14,7 @@ fn snowflake_ids_have_other_forms() {
         RedisReply::Bulk(text) => text.clone(),
         other => panic!("{other:?}"),
     };
-    for form in leaf_core::TextForm::ALL {
+    for form in leaf_shape::TextForm::ALL {
         let name = form.name();
         let one = text(&client.command(&["SNOWFLAKE", "AS", name]).unwrap());
         let id = form.read(layout, &one).unwrap();
@@ -46,7 +46,7 @@ fn snowflake_ids_have_other_forms() {
     }
 }
 
-/// Texts of a tag's template, and ids that are no ranges.
+/// A tag with a template is answered with texts, and a tag whose ids form no ranges with its ids.
 #[test]
 fn tags_of_other_kinds_answer_as_their_ids_are() {
     let directory = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ fn tags_of_other_kinds_answer_as_their_ids_are() {
     }
 }
 
-/// Where the numbers of a period end, the first of many commands get the last ones.
+/// When few numbers of a period are left, the first of many commands get them.
 #[test]
 fn the_last_numbers_go_to_the_first_commands() {
     let directory = tempfile::tempdir().unwrap();
@@ -112,8 +112,8 @@ fn the_last_numbers_go_to_the_first_commands() {
     }
 }
 
-/// Equal commands that came together share a commit of the store, each has its own reply, and so
-/// has each error.
+/// Equal commands that arrive together share a commit of the store. Each gets its own reply, or its
+/// own error.
 #[test]
 fn commands_of_a_tag_in_strict_order_are_answered_together() {
     let directory = tempfile::tempdir().unwrap();

@@ -242,7 +242,7 @@ fn commands_cut_anywhere_lose_and_repeat_nothing() {
     }
 }
 
-/// Whoever waits for the store holds up neither the replies before it nor other connections.
+/// A command that waits for the store delays neither the replies before it nor other connections.
 #[test]
 fn a_command_that_waits_is_alone_in_that() {
     let directory = tempfile::tempdir().unwrap();
@@ -321,8 +321,8 @@ fn ten_thousand_idle_clients_cost_little_and_stay() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-    // Where the system allows a process 20,000 files, it is a little less: each listener for ids
-    // has half.
+    // If the system allows a process 20,000 files or less, the limit is a little lower: each
+    // listener for ids may use half of them.
     let most = limit.maximum.map_or(10_000, |files| ((files - 256) / 2).min(10_000));
     // The server keeps pace: of a longer queue than the system's some come late.
     let mut clients = Vec::new();
@@ -352,8 +352,8 @@ fn a_stop_answers_what_was_asked() {
                 let issuer: Arc<str> = format!("client {number}").into();
                 let mut client = RedisClient::connect(address).unwrap();
                 let batch = RedisClient::encode(&["INCR", TAG]).repeat(20);
-                // One that was sent is answered wholly or, when the connection has ended, not at
-                // all.
+                // A batch that was sent is answered completely, or not at all if the connection has
+                // ended.
                 while client.send(&batch).is_ok() {
                     let Ok(first) = client.read() else { return };
                     ledger.record(&issuer, first.id().unwrap());

@@ -19,7 +19,8 @@ use crate::{RegistryError, RegistryErrorKind};
 /// How far a holder's clock may be from the operator's.
 const OPERATOR_CLOCK_DIFFERENCE: Duration = Duration::from_secs(10);
 
-/// The settings of the nodes, which decide how far their ids may reach, and the operator's clock.
+/// The operator's clock, and the settings of the nodes, which decide how far ahead their ids may
+/// be.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeSettings {
     /// The wall clock.
@@ -32,22 +33,22 @@ pub struct NodeSettings {
     pub report_interval: Duration,
     /// How far ids may run ahead of a node's clock, as the nodes are configured.
     pub tolerance: Duration,
-    /// Whether everything is checked and nothing is written.
+    /// If `true`, everything is checked but nothing is written.
     pub dry_run: bool,
 }
 
 impl NodeSettings {
     /// An instant above every timestamp that a holder may have issued up to `instant` or up to now,
-    /// whichever is later. Added are a report interval, because a holder that is alive in spite of
-    /// the command learns of the change at its next report; the tolerance, because ids may run
-    /// ahead of the clock; and the possible difference of clocks.
+    /// whichever is later. Adds a report interval, because a holder that is alive in spite of the
+    /// command learns of the change at its next report; the tolerance, because ids may run ahead of
+    /// the clock; and the possible difference of clocks.
     fn safely_after(&self, instant: UnixMillis) -> UnixMillis {
         let margin = self.report_interval + self.tolerance + OPERATOR_CLOCK_DIFFERENCE;
         instant.max(self.now) + margin
     }
 }
 
-/// What an operator wants of a worker id.
+/// A command of an operator for one worker id.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum AdminCommand {
     Release,
@@ -149,7 +150,8 @@ fn repair<V>(
 }
 
 impl<S: FenceStore> StoreRules<S> {
-    /// Replaces a record by what the command makes of what is stored.
+    /// Runs a command: computes the new record from what is stored, and writes it unless it is a
+    /// dry run.
     pub(super) async fn run_command(
         &self,
         command: AdminCommand,
@@ -207,8 +209,8 @@ fn next_record<V>(
         address: before.map_or_else(|| holder.clone(), |record| record.address.clone()),
         holder,
         fence: Fence {
-            // The milliseconds since 1970 are above every term that a lost record may have had: a
-            // term counts claims.
+            // Without a record, the term is the milliseconds since 1970. That is above every term
+            // that a lost record may have had, because a term counts claims.
             term: before.map_or(settings.now.get(), |record| record.fence.term + 1),
             floor: ceiling,
             ceiling,

@@ -1,4 +1,4 @@
-//! In which order worker ids are tried, and what a node is told when none is free.
+//! The order in which a claim tries worker ids, and the error that a node gets if none is free.
 
 use std::ops::RangeInclusive;
 
@@ -7,20 +7,20 @@ use leaf_core::{UnixMillis, WorkerId};
 use super::{ClaimRequest, FenceState, JavaMirror, RecordState, Stored, StoredWorker};
 use crate::RegistryErrorKind;
 
-/// Which worker ids are tried first.
+/// The rank of a worker id in a claim: lower ranks are tried first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// An earlier attempt of this claim, whose answer was lost.
+    /// An earlier attempt of this claim wrote its record, but the answer was lost.
     ThisClaim,
-    /// What the state file remembers.
+    /// The state file remembers it.
     Remembered,
-    /// What else this instance has held.
+    /// Another worker id that this instance has held.
     Instance,
     /// Given back by a clean stop, or freed or repaired by an operator.
     Released,
     /// No node has used it.
     Unused,
-    /// All others: mostly another node's, perhaps a dead one's.
+    /// All others: most belong to another node, which may be dead.
     Used,
 }
 
@@ -77,8 +77,8 @@ pub(super) fn in_order<V>(
         )
     });
     let unused = unused.into_iter().map(|worker| {
-        // The record that this instance remembers may be gone with a restored backup. Then no
-        // record proves that the worker id is its own.
+        // The restore of a backup may have removed the record of the worker id that the state file
+        // remembers. Then no record proves that the worker id is this instance's own.
         let is_remembered = remembered == Some(worker.get()) && !bound;
         let rank = if is_remembered { Rank::Remembered } else { Rank::Unused };
         ((rank, UnixMillis::EPOCH), Candidate { worker, own: false, stored: None })
@@ -93,11 +93,11 @@ pub(super) const fn worth_waiting(refusal: &RegistryErrorKind) -> bool {
     matches!(refusal, RegistryErrorKind::NotYet { .. } | RegistryErrorKind::Watch { .. })
 }
 
-/// The refusals of a claim so far: what the node is told when no candidate is left.
+/// The refusals of a claim so far, from which its error is made if no candidate is left.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// The refusal after which it is worth to wait and claim again: the first such one, or of
-    /// several `NotYet` the one with the earliest end.
+    /// The first refusal after which the claim may succeed if it waits; of several `NotYet`, the
+    /// one that ends earliest.
     retry_after: Option<RegistryErrorKind>,
     /// The refusal of a worker id that no node has used.
     of_unused: Option<RegistryErrorKind>,
@@ -106,7 +106,7 @@ pub(super) struct Refusals {
     failed_over: Option<RegistryErrorKind>,
     /// How many worker ids were refused.
     refused: usize,
-    /// How many of them Java Leafs have.
+    /// How many of the refused worker ids belong to Java Leafs.
     java: usize,
     /// The worker id that becomes free first, and when.
     first_free: Option<(UnixMillis, WorkerId)>,
@@ -117,7 +117,7 @@ impl Refusals {
         self.of_unused.is_some()
     }
 
-    /// Counts a worker id that is refused as others were.
+    /// Counts an unused worker id that is refused for the same reason as an earlier one.
     pub(super) const fn count_refused(&mut self) {
         self.refused += 1;
     }
@@ -148,10 +148,10 @@ impl Refusals {
         let ours = stored.record.written().filter(|_| stored.mirror == JavaMirror::Agrees);
         if let Some(record) = ours.filter(|it| it.fence.state != FenceState::Retired) {
             // The time that the refusal names, if it names one: it may be later than the ceiling
-            // (`recycle_after`).
+            // (`recycle_after`). `NotYet` needs no case: the error then does not name the first
+            // free worker id.
             let at = match &refusal {
                 RegistryErrorKind::FloorAhead { floor, .. } => *floor,
-                RegistryErrorKind::NotYet { at } => *at,
                 _ => record.fence.ceiling,
             };
             let free = (at, worker);

@@ -50,7 +50,8 @@ impl<S: FenceStore> StoreRules<S> {
         Err(self.busy("claim a worker id"))
     }
 
-    /// What is refused whatever the records say: an identity, and a fixed worker id.
+    /// Refuses what no record could allow: an unacceptable identity, or a fixed worker id that does
+    /// not fit.
     pub(super) fn check_claim(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError> {
         let identity = self.store.check_identity(who);
         identity.map_err(|kind| self.error(kind, "claim a worker id"))?;
@@ -60,8 +61,8 @@ impl<S: FenceStore> StoreRules<S> {
         }
     }
 
-    /// Refuses records of another layout or range. All of them, not only the one that this node
-    /// would take: ids of two layouts may be equal numbers.
+    /// Refuses the claim if any record has another layout or range, not only the record that this
+    /// node would take: ids of two layouts may be equal numbers.
     pub(super) fn check_records(
         &self,
         layout: Layout,

@@ -1,4 +1,4 @@
-//! From when may this node issue ids as a worker id? The one function that answers it.
+//! The first timestamp that a node may use with a worker id: the one function that decides it.
 //!
 //! Invariant: the answer is at or above every timestamp that another holder, a Java Leaf, or this
 //! node itself may have issued as that worker id, as far as the evidence can tell. A refusal writes
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::RegistryErrorKind;
 
-/// How long a Java Leaf's record is watched: it reports every 3 s, so that this is two reports and
-/// one second for the write.
+/// How long a Java Leaf's record is watched. A Java Leaf reports every 3 s: this is enough for two
+/// reports, and one second for the write.
 const WATCH_JAVA: Duration = Duration::from_secs(7);
 /// How long after its last report a Java Leaf may still issue ids.
 const JAVA_ISSUES_AFTER_REPORT: Duration = Duration::from_secs(4);
@@ -31,7 +31,7 @@ pub(super) const DATABASE_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 pub(crate) enum Evidence<'a> {
     /// The registry's answer.
     Registry(RegistryEvidence<'a>),
-    /// The registry is away: only the lease that the state file remembers.
+    /// The registry is unavailable: only the lease that the state file remembers is known.
     SavedLease,
     /// The floor was decided a moment ago, by the registry or from the saved lease. The clock may
     /// have been set since.
@@ -77,14 +77,14 @@ impl<'a> RegistryEvidence<'a> {
     }
 }
 
-/// The first instant that the node of `request` may use, were it the next holder of `worker`.
+/// The first instant that the node of `request` may use if it becomes the next holder of `worker`.
 ///
 /// # Errors
 /// `Watch` when the record must be seen unchanged for a while first, `InUse` when it changed
 /// meanwhile; `NotYet` when a wait of at most [`ClaimRequest::startup_wait`] is enough,
 /// `FloorAhead` or `InUse` when it is not; `Unavailable` when the saved lease alone proves nothing;
 /// `FailedOver`, `OtherLayout`, `Retired`, `JavaHolds`, `JavaAlive`, `NoWorkerId`, `Damaged`,
-/// `NewerFormat`. Nothing may be written then.
+/// `NewerFormat`. After an error the caller must write nothing.
 pub(crate) fn first_timestamp(
     worker: WorkerId,
     evidence: Evidence<'_>,
@@ -123,8 +123,8 @@ fn by_registry(
         request.least_floor = request.least_floor.max(until);
     }
     let Some(fence) = fence else {
-        // The restore of a backup may have removed the record: the floor is above what this
-        // instance has issued all the same.
+        // The restore of a backup may have removed the record. Even so the floor must be above what
+        // this instance has issued.
         let mut floor = request.issued_below(worker);
         if evidence.only_record && request.saved.is_none() {
             // A state file that is gone may have allowed ids up to the tolerance ahead of the
@@ -137,7 +137,8 @@ fn by_registry(
     by_rest(floor, fence, evidence, &request)
 }
 
-/// Adds what the record of a Java Leaf beside the fence asks for.
+/// Checks the Java mirror. If a Java Leaf wrote it, raises `least_floor` above the ids of that Java
+/// Leaf.
 fn by_mirror(
     worker: WorkerId,
     fence: Option<&Fence>,
@@ -163,8 +164,8 @@ fn by_mirror(
     Ok(())
 }
 
-/// Refuses a worker id of another instance that rests: it is given out only `recycle_after` past
-/// its ceiling, unless it was released; where worker ids belong to identities, always so.
+/// Refuses a worker id of another instance until `recycle_after` has passed since its ceiling. A
+/// released one need not wait, unless worker ids belong to identities; an assigned one never waits.
 fn by_rest(
     floor: Result<UnixMillis, RegistryErrorKind>,
     fence: &Fence,
@@ -192,7 +193,8 @@ fn by_rest(
     }
 }
 
-/// The first instant above what a Java Leaf issued, once it was seen not to report.
+/// The first instant above all ids of a Java Leaf. Refused until a watch has shown that it no
+/// longer reports.
 fn above_java(
     worker: WorkerId,
     report: &JavaReport,
@@ -308,8 +310,8 @@ fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKin
     reachable(saved.local_ceiling, request)
 }
 
-/// Returns `floor`, or [`ClaimRequest::least_floor`] where that is greater, if the clock is near
-/// enough.
+/// Returns `floor`, or [`ClaimRequest::least_floor`] if that is greater. Refuses it if it is
+/// further ahead of the clock than the tolerance.
 fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let (floor, now) = (floor.max(request.least_floor), request.now);
     if floor <= now + request.tolerance {
@@ -328,7 +330,7 @@ const fn in_use(fence: &Fence, last_report: Option<Duration>) -> RegistryErrorKi
 /// Reports `InUse` instead of `FloorAhead` when the holder reported lately.
 fn explain(fence: &Fence, refusal: RegistryErrorKind, request: &ClaimRequest) -> RegistryErrorKind {
     let last_report = request.now - fence.reported_at;
-    // A report of far in the future is of a clock that was wrong, and may be long ago.
+    // A report that is dated far in the future comes from a wrong clock, and may be old.
     let nearly = fence.reported_at <= request.now + 2 * request.report_interval;
     let recent = last_report < 2 * request.report_interval && nearly;
     match refusal {

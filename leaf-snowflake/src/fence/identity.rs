@@ -1,11 +1,11 @@
-//! A node's name to the registry.
+//! A node's name in the registry.
 
 use std::fmt;
 use std::sync::Arc;
 
 use leaf_core::WorkerId;
 
-/// A node's name to the registry, usually `ip:port`: 1 to 127 visible ASCII characters without `/`.
+/// A node's name in the registry, usually `ip:port`: 1 to 127 visible ASCII characters without `/`.
 ///
 /// 127 is the width of the columns of the Java programs; `/` separates the parts of a ZooKeeper
 /// path.
@@ -34,8 +34,8 @@ impl Identity {
         Ok(Self(text.into()))
     }
 
-    /// The name of a worker id that an operator wrote down, and no node: one for each worker id,
-    /// since some stores allow each name only once.
+    /// The holder's name in a record that an operator wrote and that names no node. Each worker id
+    /// has its own, because some stores allow each name only once.
     #[must_use]
     pub fn of_operator(worker: WorkerId) -> Self {
         Self(format!("operator:{worker}").into())

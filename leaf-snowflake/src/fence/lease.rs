@@ -1,8 +1,8 @@
 //! A held worker id, and how its holder recognizes its own writes.
 //!
-//! Invariant: a lease takes a record for its own only if the record's nonce is that of one of the
-//! lease's own writes. A write whose answer was lost keeps its nonce for the next attempt, so that
-//! it is recognized whenever it arrives.
+//! Invariant: a lease accepts a record as its own only if the record has the nonce of one of the
+//! lease's own writes. If the answer to a write is lost, the next attempt uses the same nonce, so
+//! that the write is recognized whenever it arrives.
 
 use std::collections::VecDeque;
 
@@ -24,8 +24,8 @@ pub struct Lease {
     pub fence: Fence,
     /// The nonce of a write whose answer has not arrived.
     pending: Option<Uuid>,
-    /// Nonces of writes before the last, newest first. A registry that fell back to one of them (a
-    /// failover to a replica that lagged) still has this lease's record.
+    /// Nonces of the writes before the last one, newest first. If a failover to a replica that
+    /// lagged brings one of these writes back, the record is still this lease's.
     earlier: VecDeque<Uuid>,
 }
 

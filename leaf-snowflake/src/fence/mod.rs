@@ -1,16 +1,16 @@
 //! Worker ids and the timestamps that go with them: every rule by which a node claims, extends and
 //! releases a worker id, and by which an operator administers one.
 //!
-//! The time of a worker id is cut into slices. Each slice belongs to one *term*, that is, to one
-//! claim: its holder issues timestamps from the *floor* up to, not including, the *ceiling*, and
-//! the next term starts at or above that ceiling. Floor and ceiling stand in one record per worker
-//! id, the *fence*, which is replaced only by compare-and-set. So a slice has one owner, whatever
-//! a clock, a pause or a crash does.
+//! The timestamps of a worker id are divided into slices. Each slice belongs to one *term*, that
+//! is, to one claim: its holder issues timestamps from the *floor* up to, not including, the
+//! *ceiling*, and the next term starts at or above that ceiling. Floor and ceiling are stored in
+//! one record per worker id, in its *fence*, which is replaced only by compare-and-set. So a slice
+//! has one owner, whatever a clock, a pause or a crash does.
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `record.rs` | nothing: the fence, and its durable format |
-//! | `floor.rs` | from when a node may issue: the one function that answers it |
+//! | `record.rs` | nothing: it defines the fence and its durable format |
+//! | `floor.rs` | the first timestamp that a node may use; no other file decides it |
 //! | `claim.rs` | which worker id a node takes |
 //! | `candidates.rs` | in which order worker ids are tried, and what a refusal says |
 //! | `lease.rs` | whether a lease wrote a record, even if the answer to that write was lost |
@@ -18,7 +18,8 @@
 //! | `rules.rs` | how a record is changed: by compare-and-set, again where another writer was faster |
 //! | `admin.rs` | what an operator may change |
 //!
-//! To make a rule stricter, begin in `floor.rs`; CONTRIBUTING.md says what else belongs to it.
+//! To make a rule stricter, start in `floor.rs`; CONTRIBUTING.md says what else must change with
+//! it.
 //!
 //! A [`FenceStore`] reads and replaces records and decides nothing. The stores for real servers are
 //! in `leaf-registry`; [`MemoryFenceStore`] is for tests and examples.

@@ -31,22 +31,23 @@ pub struct Fence {
     /// The writer's clock at the last claim, report or command of an operator: the wall clock, or
     /// the ids' clock of a holder that issues ids. A report never lowers it, a release leaves it.
     pub reported_at: UnixMillis,
-    /// The id of the holder's state file; without one, of its process.
+    /// The id of the holder's state file, or of its process if it has no state file.
     pub instance: Uuid,
-    /// New for every change, and the same for all attempts of it: how a writer recognizes a write
-    /// whose answer was lost.
+    /// New for every change, but the same for all attempts at one change, so that a writer
+    /// recognizes its own write if the answer was lost.
     pub nonce: Uuid,
     /// How the layout splits the bits ([`Layout::shape`](leaf_core::Layout::shape)). A claim with
     /// another layout is refused: ids of two layouts may be equal numbers.
     pub layout: String,
-    /// The layout's epoch. A claim with another one is refused, for the same reason.
+    /// The layout's epoch. A claim with another epoch is refused: ids of two epochs may be equal
+    /// numbers.
     pub epoch_ms: UnixMillis,
     /// The [`WorkerRange`](super::WorkerRange) of the registry; `None`: all worker ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<String>,
     /// Whether a node holds the worker id.
     pub state: FenceState,
-    /// What a later version wrote.
+    /// Fields that a later version wrote, kept when the record is rewritten.
     #[serde(flatten)]
     pub unknown: UnknownFields,
 }
@@ -64,7 +65,7 @@ pub enum FenceState {
     Retired,
 }
 
-/// What a store keeps of one worker id.
+/// The record of one worker id in a store.
 ///
 /// ```
 /// use leaf_snowflake::{RecordState, WorkerRecord};
@@ -86,11 +87,11 @@ pub struct WorkerRecord {
     pub address: Identity,
     /// The fence.
     pub fence: Fence,
-    /// What a later version wrote beside the fence.
+    /// Fields beside the fence that a later version wrote, kept when the record is rewritten.
     pub unknown: UnknownFields,
 }
 
-/// What stands in the place of a worker id's record.
+/// What a store holds where a worker id's record should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordState {
     /// Nothing.
@@ -112,9 +113,9 @@ pub(crate) struct Versioned {
 /// Why a durable document cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// Of a greater format version.
+    /// It has a later format version.
     Newer(u32),
-    /// Without a format version.
+    /// It has no valid format version.
     Unversioned,
     /// Not a JSON object.
     Damaged(String),

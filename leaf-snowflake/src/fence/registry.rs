@@ -41,8 +41,8 @@ pub struct WorkerView {
     pub worker: WorkerId,
     /// The node that holds it, or held it last.
     pub holder: Option<Identity>,
-    /// Its fence; `None` where there is no record, or none that can be read: then `remark` says
-    /// why.
+    /// Its fence; `None` if the worker id has no record, or one that cannot be read. In the second
+    /// case `remark` says why.
     pub fence: Option<Fence>,
     /// What is wrong with its record or noteworthy about it, in words.
     pub remark: Option<String>,
@@ -50,19 +50,19 @@ pub struct WorkerView {
     pub needs_repair: bool,
 }
 
-/// What the registry is asked, for traces.
+/// The trace span of one request to the registry.
 fn span(what: &'static str) -> Span {
     tracing::info_span!("registry", what)
 }
 
 impl Registry {
-    /// A registry over `store`. `address` is where other nodes reach this node's HTTP; `None`
-    /// stands for its identity.
+    /// Creates a registry over `store`. `address` is where other nodes reach this node by HTTP;
+    /// `None` means that its identity is that address.
     pub fn new(store: impl FenceStore, policy: ClaimPolicy, address: Option<Identity>) -> Self {
         Self::shared(Arc::new(store), policy, address)
     }
 
-    /// [`Self::new`] over a store that others use, too.
+    /// Creates a registry as [`Self::new`] does, over a store that other code shares.
     pub fn shared(
         store: Arc<impl FenceStore>,
         policy: ClaimPolicy,
@@ -71,8 +71,8 @@ impl Registry {
         Self(Arc::new(StoreRules { store, policy, address, reported: Mutex::default() }))
     }
 
-    /// Whether the node's state file is the only record: a generator without one is then refused,
-    /// and there is nothing to administer.
+    /// Whether the node's state file is the only record. Then a generator without a state file is
+    /// refused, and there is nothing to administer.
     #[must_use]
     pub fn lives_in_state_file(&self) -> bool {
         self.0.lives_in_state_file()
@@ -83,8 +83,8 @@ impl Registry {
         self.0.policy()
     }
 
-    /// Refuses a claim of `who` that [`Self::claim`] refuses whatever the store's records say. Asks
-    /// no server: for a program that looks at its configuration before it starts.
+    /// Refuses a claim of `who` that [`Self::claim`] would refuse whatever records the store has.
+    /// Asks no server, so that a program can check its configuration before it starts.
     ///
     /// # Errors
     /// `BadIdentity`, `NotAssigned`, and for a fixed worker id `BeyondLayout`, `OutsideRange`.
@@ -103,9 +103,9 @@ impl Registry {
         self.0.check(who, layout)
     }
 
-    /// Finds out, without changing anything, whether a claim would be refused whatever worker id it
-    /// gets: records are of another layout or range, or a right or a table is missing. Returns how
-    /// many worker ids are in use or were used before.
+    /// Checks, without changing anything, whether every claim would be refused: because records
+    /// have another layout or range, or because a right or a table is missing. Returns how many
+    /// worker ids are in use or were used before.
     ///
     /// # Errors
     /// `OtherLayout`, `OtherRange`, `Unavailable`, `Refused`.
@@ -131,9 +131,8 @@ impl Registry {
     /// confirmed.
     ///
     /// # Errors
-    /// `Lost` when another holder wrote the fence, and `LeaseInDoubt` after a failover of the
-    /// database: final for this lease. `Unavailable`, `Damaged`, `NewerFormat`: the old ceiling
-    /// stands.
+    /// `Lost` if another holder wrote the fence, `LeaseInDoubt` after a failover of the database:
+    /// both end this lease. `Unavailable`, `Damaged`, `NewerFormat`: the old ceiling remains valid.
     pub async fn extend(&self, lease: &mut Lease, report: Report) -> Result<(), RegistryError> {
         self.0.extend(lease, report).instrument(span("extend")).await
     }
@@ -156,9 +155,8 @@ impl Registry {
         self.0.workers().await
     }
 
-    /// What an operator should know before the first node of this cluster claims a worker id: that
-    /// the registry has other clusters, and that `name` may be misspelt. `None` where this cluster
-    /// has worker ids, or is alone.
+    /// Returns a warning for the operator if no node of this cluster has a worker id yet, but the
+    /// registry has other clusters: the key `name` may be misspelt. Returns `None` otherwise.
     ///
     /// # Errors
     /// `Unavailable`, `Refused`.
@@ -185,11 +183,12 @@ impl Registry {
 
     /// Frees the worker id of a holder that is dead and will never be started again on its data
     /// directory. Returns the instant from which it can be claimed; where worker ids belong to
-    /// identities, other nodes wait [`ClaimPolicy::recycle_after`] longer. A holder that lives
-    /// after all loses it at its next report.
+    /// identities, other nodes wait [`ClaimPolicy::recycle_after`] longer. If the holder is alive
+    /// after all, it loses the worker id at its next report.
     ///
     /// # Errors
-    /// `Refused` with the way out, also for a holder that reported a moment ago; `Unavailable`.
+    /// `Refused`, whose text says what to do, also if the holder reported a moment ago;
+    /// `Unavailable`.
     pub async fn release_worker(
         &self,
         worker: WorkerId,
@@ -198,7 +197,8 @@ impl Registry {
         Ok(self.0.administer(AdminCommand::Release, worker, settings).await?.ceiling)
     }
 
-    /// Takes a worker id out of service for good. A holder loses it at its next report.
+    /// Takes a worker id out of service for good. If a node holds it, that node loses it at its
+    /// next report.
     ///
     /// # Errors
     /// `Refused`, `Unavailable`.
@@ -234,14 +234,14 @@ impl<S: FenceStore> From<S> for Registry {
 }
 
 impl<S: FenceStore> From<Arc<S>> for Registry {
-    /// As `From<S>`, over a store that other code shares.
+    /// Creates a registry with the default policy over a store that other code shares.
     fn from(store: Arc<S>) -> Self {
         Self::shared(store, ClaimPolicy::default(), None)
     }
 }
 
-/// The rules over one type of store, as an object: [`FenceStore`] has an associated type and cannot
-/// be one.
+/// The rules over one type of store, as an object-safe trait: [`FenceStore`] has an associated
+/// type, so it cannot serve as one object type for all stores.
 pub(super) trait Rules: fmt::Debug + Send + Sync {
     fn lives_in_state_file(&self) -> bool;
     fn policy(&self) -> &ClaimPolicy;
@@ -259,7 +259,7 @@ pub(super) trait Rules: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<(), RegistryError>>;
     fn release(&self, lease: Lease, last: Report) -> BoxFuture<'_, Result<(), RegistryError>>;
     fn workers(&self) -> BoxFuture<'_, Result<Vec<WorkerView>, RegistryError>>;
-    /// Other clusters, where this one has no worker id yet.
+    /// The names of other clusters; empty if this cluster has worker ids already.
     fn others_beside_a_new_cluster(&self) -> BoxFuture<'_, Result<Vec<String>, RegistryError>>;
     fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>>;
     fn administer(
@@ -355,7 +355,7 @@ impl<S: FenceStore> Rules for StoreRules<S> {
     fn peers(&self) -> BoxFuture<'_, Result<Vec<Peer>, RegistryError>> {
         Box::pin(async {
             let mut peers = self.store.peers().await?;
-            // One without a port is that of a program, which answers nothing.
+            // An address without a port is that of a program that answers no requests.
             peers.retain(|peer| peer.address.as_str().contains(':'));
             Ok(peers)
         })

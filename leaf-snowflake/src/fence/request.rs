@@ -1,4 +1,4 @@
-//! What a node brings along when it claims or extends a worker id.
+//! The data that a node passes to the registry when it claims or extends a worker id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use uuid::Uuid;
 use super::{Fence, FenceState, UnknownFields, WorkerRange};
 use crate::RegistryErrorKind;
 
-/// What a node knows and wants when it claims a worker id.
+/// A claim of a worker id: what the node asks for, and what its state file proves.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
     /// The node's time: its wall clock, or the ids' clock of a node that issues ids already.
     pub now: UnixMillis,
-    /// The id of the node's state file: one value for all starts on it. Without a file, of this
-    /// process.
+    /// The id of the node's state file, the same for all starts with that file. Without a state
+    /// file, the id of this process.
     pub instance: Uuid,
-    /// One value for all attempts of one claim, also across restarts: how an attempt whose answer
-    /// was lost is recognized.
+    /// The same for all attempts of one claim, also across restarts, so that an attempt is
+    /// recognized if its answer was lost.
     pub nonce: Uuid,
     /// How the node composes ids.
     pub layout: Layout,
@@ -32,7 +32,7 @@ pub struct ClaimRequest {
     /// each with the fingerprint in that error, a value that changes when the record does. Several,
     /// because an instance may have held several worker ids.
     pub watched: BTreeMap<WorkerId, Uuid>,
-    /// How far ahead of the clock the ceiling in the registry shall be.
+    /// How far ahead of the clock the claim sets the registry ceiling.
     pub offline_for: Duration,
     /// How often a holder extends its lease.
     pub report_interval: Duration,
@@ -43,8 +43,8 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
-    /// The fence of the next term, whose holder is this node, from `floor` on. The ceiling never
-    /// falls below that of the fence before: the holder of that one may still issue up to it.
+    /// The fence of the next term, with this node as its holder, from `floor` on. Its ceiling is
+    /// never below that of the previous fence, whose holder may still issue ids up to there.
     pub(crate) fn next_fence(&self, previous: Option<&Fence>, floor: UnixMillis) -> Fence {
         let (term, ceiling) = match previous {
             None => (1, UnixMillis::EPOCH),
@@ -142,13 +142,14 @@ pub struct SavedLease {
 /// Whether a state file is provably the one that this machine wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Provenance {
-    /// File, machine and boot are those that wrote it.
+    /// Inode and machine, boot and device are the same as when the file was written.
     #[default]
     Proven,
     /// The machine was booted since, or the file is on another device. A copy of the volume, or
     /// another machine that mounts the same volume without sharing locks, may be in use: the file
     /// and the registry's record must be seen unchanged for a while.
     Uncertain,
-    /// Another inode or machine id: the original may be in use.
+    /// The inode or the machine id is another one: the file is a copy, and the original may be in
+    /// use.
     Copied,
 }

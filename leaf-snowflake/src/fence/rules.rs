@@ -21,10 +21,10 @@ pub(super) const TRIES: usize = 30;
 /// Which worker ids a node may take from a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimPolicy {
-    /// A worker id belongs to the identity that claimed it last. A node takes its own; else an
-    /// unused one; else one whose ceiling passed [`recycle_after`](Self::recycle_after) ago. A node
-    /// whose worker id was taken over does not claim another one: it stops, so that an operator can
-    /// look.
+    /// Whether a worker id belongs to the identity that claimed it last. If so, a node takes its
+    /// own worker id, else an unused one, else one whose ceiling passed
+    /// [`recycle_after`](Self::recycle_after) ago. A node whose worker id was taken over then
+    /// claims no other one: it stops, so that an operator can look into it.
     pub bound: bool,
     /// The only worker id that this node may take.
     pub fixed: Option<WorkerId>,
@@ -35,8 +35,8 @@ pub struct ClaimPolicy {
     /// A worker id that was not released is given out again this long after its ceiling has passed;
     /// where worker ids are [bound](Self::bound), a released one waits as long, too.
     pub recycle_after: Duration,
-    /// No Java Leaf uses the registry any more: worker ids of Java Leafs are given out like any
-    /// other.
+    /// Gives out the worker ids of Java Leafs like any others. Set it only when no Java Leaf uses
+    /// the registry any more.
     pub adopt_java_ids: bool,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct StoreRules<S: FenceStore> {
     pub(super) policy: ClaimPolicy,
     /// Where this node answers HTTP.
     pub(super) address: Option<Identity>,
-    /// What the store has of the worker ids that are held here, as far as their holders know: what
-    /// they wrote last.
+    /// For each worker id that is held in this process: what its holder last wrote into the store.
+    /// The next report then need not read it.
     pub(super) reported: Mutex<HashMap<WorkerId, Stored<S::Version>>>,
 }
 
@@ -66,8 +66,8 @@ impl<S: FenceStore> StoreRules<S> {
         edit: impl Fn(&mut Fence) + Send,
     ) -> Result<(), RegistryError> {
         let what = format!("{what} worker id {}", lease.worker);
-        // Taken out: after an error nobody knows what is stored. If it is no longer there, nothing is
-        // written, and the next round reads.
+        // Removed from the map, because after an error it is unknown what is stored. If the store
+        // holds something else, `replace` writes nothing, and the next round reads.
         let mut known = self.reported().remove(&lease.worker);
         for _ in 0..TRIES {
             let stored = match known.take() {
@@ -114,7 +114,7 @@ impl<S: FenceStore> StoreRules<S> {
         self.reported.lock().expect("no holder of this lock panics")
     }
 
-    /// The record, which must be there and readable.
+    /// The record; an error if it does not exist or cannot be read.
     pub(super) fn written<'a>(
         &self,
         stored: &'a Stored<S::Version>,

@@ -17,9 +17,9 @@ use crate::{RegistryError, RegistryErrorKind};
 /// Stores one record per worker id with compare-and-set, and lists the live nodes.
 ///
 /// Contract: [`Self::replace`] returns `true` only after the write is durable, and replaces only
-/// what was read. An error leaves open whether the write happened. A store never reads this
-/// machine's clock and never sleeps; where it needs the time, the call brings it. The rules of a
-/// claim never ask [`Self::peers`], so a store without it is complete.
+/// the record that was read. After an error the write may or may not have happened. A store never
+/// reads this machine's clock and never sleeps; where it needs the time, the caller passes it. The
+/// rules of a claim never call [`Self::peers`], so a store without it is complete.
 ///
 /// [`Registry`](super::Registry) is what nodes use; it holds the rules.
 pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
@@ -35,9 +35,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Gives the store the lease that the state file remembers, before each claim. Only a store
-    /// that
-    /// [lives in the state file](Self::lives_in_state_file) needs it.
+    /// Hands the store the lease that the state file remembers, before each claim. Only a store
+    /// that [lives in the state file](Self::lives_in_state_file) needs it.
     fn restore(&self, who: &Identity, saved: &SavedLease) {
         let _ = (who, saved);
     }
@@ -62,9 +61,9 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// Who is named as the holder of a worker id that is retired: `holder`, its last one. A store in
-    /// which each name has one worker id at most gives another name, so that this node can have
-    /// another worker id.
+    /// The name to record as the holder of a retired worker id: by default `holder`, the last one.
+    /// A store in which a name can have only one worker id returns another name, so that the last
+    /// holder can get another worker id.
     fn holder_of_retired(&self, worker: WorkerId, holder: Identity) -> Identity {
         let _ = worker;
         holder
@@ -97,8 +96,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         purpose: Purpose,
     ) -> impl Future<Output = Result<Stored<Self::Version>, RegistryError>> + Send;
 
-    /// Writes `record`, and the Java mirror that goes with it, in place of what was read; `false`
-    /// when another writer was faster.
+    /// Replaces `read` by `record`, and updates the Java mirror with it. Returns `false`, and
+    /// writes nothing, if another writer was faster.
     fn replace(
         &self,
         worker: WorkerId,
@@ -106,9 +105,11 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         record: &WorkerRecord,
     ) -> impl Future<Output = Result<bool, RegistryError>> + Send;
 
-    /// What [`Self::read`] returns after [`Self::replace`] has written `record` in place of `read`, as
-    /// long as nobody else writes. `None` where only a read can tell. A holder whose store knows it
-    /// reports without reading first: the report compares what is stored anyway.
+    /// What [`Self::read`] would return after [`Self::replace`] has written `record` in place of
+    /// `read`, if nobody else has written since; `None` where only a read can tell.
+    ///
+    /// With it, the holder's next report saves the read: `replace` writes only if the stored record
+    /// is still this one.
     fn replaced(
         &self,
         read: &Stored<Self::Version>,
@@ -118,8 +119,8 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Finds out, by a request that changes nothing, whether a right to write is missing. A store
-    /// where only a write tells does nothing.
+    /// Checks, by a request that changes nothing, whether this node has the rights to write. Does
+    /// nothing in a store where only a real write shows that.
     ///
     /// # Errors
     /// `Refused`, `Unavailable`.
@@ -127,9 +128,9 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// The worker id that belongs to this identity, created now if the store works that way; `None`
-    /// if the identity has none. One that is retired belongs to nobody. Called only where worker ids
-    /// belong to identities.
+    /// The worker id that belongs to this identity; `None` if it has none. Some stores create it in
+    /// this call. A retired worker id belongs to no identity. Called only where worker ids belong
+    /// to identities.
     fn assigned(
         &self,
         who: &Identity,
@@ -145,13 +146,13 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         let _ = (who, address);
     }
 
-    /// Ends what [`Self::announce`] began.
+    /// Ends what [`Self::announce`] began: other nodes no longer see this node as alive.
     fn withdraw(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// The names of other clusters whose worker ids stand in the same place, a few of them; empty
-    /// where a place has one cluster.
+    /// The names of some other clusters whose worker ids are stored in the same place, such as
+    /// one ZooKeeper chroot or one etcd; empty for a store whose place has one cluster.
     fn other_clusters(&self) -> impl Future<Output = Result<Vec<String>, RegistryError>> + Send {
         async { Ok(Vec::new()) }
     }
@@ -188,29 +189,29 @@ pub struct Stored<V> {
     pub version: V,
     /// When the store noticed the latest failover of its database, which may have lost writes;
     /// `None` if there was none. A node that cannot prove that it held the worker id at that time
-    /// has to wait until every ceiling of that time has passed.
+    /// has to wait until every ceiling that was granted before has passed.
     pub failed_over_at: Option<UnixMillis>,
 }
 
-/// What the record of a Java Leaf for the same worker id says.
+/// The state of a worker id's Java mirror: the record that a Java Leaf reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JavaMirror {
-    /// It says what the fence says, or the store keeps none.
+    /// The mirror agrees with the fence, or the store keeps no mirror.
     Agrees,
     /// A Java Leaf wrote it last.
     Java(JavaReport),
-    /// It is not where it should be: a Java Leaf, or an operator by hand, has taken it away.
+    /// The mirror does not exist: a Java Leaf died while moving it, or an operator deleted it.
     Missing,
     /// Neither a Java Leaf nor this library wrote it; the text says why.
     Damaged(String),
 }
 
-/// What a Java Leaf wrote.
+/// What a Java Leaf wrote into the mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JavaReport {
     /// Its name.
     pub holder: String,
-    /// Its clock at its last report, if it has reported.
+    /// The Java Leaf's clock at its last report; `None` if it has never reported.
     pub at: Option<UnixMillis>,
 }
 
@@ -224,7 +225,7 @@ impl JavaReport {
 }
 
 impl JavaMirror {
-    /// What an operator should know of it.
+    /// What an operator should know about the mirror; `None` if it agrees with the fence.
     pub(crate) fn remark(&self) -> Option<String> {
         match self {
             Self::Agrees => None,

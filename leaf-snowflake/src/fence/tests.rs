@@ -1,4 +1,4 @@
-//! The rules on what is stored of one worker id: from when a node may issue, and what it writes.
+//! The rules for one worker id: from which timestamp on a node may issue ids, and what it writes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +9,11 @@ use uuid::Uuid;
 use super::floor::{Evidence, RegistryEvidence, Selection, first_timestamp};
 use super::*;
 use crate::RegistryErrorKind;
+
+mod candidates;
+mod claims;
+mod floor;
+mod lease;
 
 const NOW: UnixMillis = UnixMillis::new(1_800_000_000_000);
 
@@ -45,6 +50,14 @@ fn record(fence: &Fence) -> WorkerRecord {
     let holder = Identity::parse("a:1").unwrap();
     let unknown = UnknownFields::default();
     WorkerRecord { address: holder.clone(), holder, fence: fence.clone(), unknown }
+}
+
+/// Another instance than that of [`request`].
+const OTHER: Uuid = Uuid::from_u128(2);
+
+/// A fence that another instance wrote by its own claim.
+fn of_another(state: FenceState, ceiling: UnixMillis) -> Fence {
+    Fence { instance: OTHER, nonce: Uuid::new_v4(), state, ..fence(ceiling) }
 }
 
 fn stored(record: RecordState) -> Stored<()> {
@@ -132,7 +145,7 @@ fn a_saved_lease_counts_only_for_its_own_term_instance_and_file() {
     }
 }
 
-/// A clone of the volume, whose original went on and reported.
+/// This node runs from a clone of the volume, and the original has reported since.
 #[test]
 fn after_a_reboot_an_old_clone_is_a_stranger() {
     let at_the_clone = fence(NOW + seconds(600));
@@ -146,7 +159,7 @@ fn after_a_reboot_an_old_clone_is_a_stranger() {
     assert!(matches!(refused, Err(RegistryErrorKind::InUse { .. })), "{refused:?}");
 }
 
-/// A claim never lowers a ceiling, so the claim's own may be far above its floor.
+/// A claim never lowers a ceiling, so the ceiling that it writes may be far above its floor.
 #[test]
 fn a_claim_found_again_starts_where_the_lease_before_ended() {
     let before = fence(NOW + seconds(86_400));
@@ -325,8 +338,8 @@ fn the_only_record_needs_no_watching_and_its_loss_costs_the_tolerance() {
     assert_eq!(floor, Ok(NOW + request.tolerance));
 }
 
-/// Nodes ask again after a failover, also where every worker id has a record: they would be refused
-/// for good otherwise.
+/// Even if every worker id has a record, the error after a failover lets nodes ask again: otherwise
+/// they would be refused for good.
 #[test]
 fn a_full_registry_that_failed_over_is_not_full_for_good() {
     let mut refusals = super::candidates::Refusals::default();

@@ -1,4 +1,4 @@
-//! Looking at the clock, writing ceilings down, and raising them only then.
+//! How the keeper looks at the clock and raises ceilings: each ceiling is written down first.
 
 use super::*;
 use crate::id_clock::Look;
@@ -9,21 +9,22 @@ const LOCAL_WINDOW: Duration = Duration::from_millis(800);
 /// Least distance from the last id to the local ceiling. Small: after each crash ids restart at
 /// that ceiling, so a crash loop pushes them ahead by this much each time.
 const LEAST_WINDOW: Duration = Duration::from_millis(200);
-/// A raise of the local ceiling by less than this is not written while at least as much is left.
+/// A raise of the local ceiling by less than this is not written while at least this much is left
+/// below the ceiling and no caller waits.
 const LEAST_RAISE: Duration = Duration::from_millis(200);
 
 impl Keeper {
-    /// Begins a look. Tells whether the last look began longer ago than a report interval or two
-    /// intervals of looks, whichever is longer. It goes by the boot clock, which runs on while the
-    /// process is stopped or the machine sleeps.
+    /// Begins a look. Returns whether the process was frozen before it: whether the last look began
+    /// longer ago than a report interval or two intervals of looks, whichever is longer. Uses the
+    /// boot clock, which runs on while the process is stopped or the machine sleeps.
     pub(super) fn was_frozen(&mut self) -> bool {
         let now = self.shared.clock.boot();
         let since = now.saturating_sub(std::mem::replace(&mut self.looked_at, now));
         since > self.config.report_interval.max(2 * LOOK_EVERY)
     }
 
-    /// Looks at the clock, and raises the ceiling, which is reckoned from `ids_clock`; `None`: does
-    /// not raise it.
+    /// Looks at the clock, then raises the ceiling, which is computed from `ids_clock`; with `None`
+    /// the ceiling stays unchanged.
     pub(super) async fn look(
         &mut self,
         sequencer: &Sequencer,
@@ -42,7 +43,7 @@ impl Keeper {
                 let limit = self.config.max_step_forward;
                 let text = format!(
                     "the clock jumped ahead by more than {limit:?}: not followed; if it is \
-                     right, accept it (`leaf clock accept`), or restart this node"
+                     right, accept it, or restart this node"
                 );
                 self.shared.set_trouble(Trouble::Clock, text);
             }
@@ -55,8 +56,9 @@ impl Keeper {
         look
     }
 
-    /// Raises the ceiling of the sequencer, never beyond the registry's. With a state file: a short
-    /// window ahead of the clock, after writing it down. Without one: to the registry's.
+    /// Raises the sequencer's ceiling, never above the registry ceiling. With a state file: to a
+    /// short time ahead of the clock, after the new ceiling was written down. Without one: to the
+    /// registry ceiling.
     pub(super) async fn raise(
         &mut self,
         sequencer: &Sequencer,
@@ -77,8 +79,9 @@ impl Keeper {
         let wanted = (ids_clock + LOCAL_WINDOW.max(ticks))
             .max(sequencer.next_free() + LEAST_WINDOW.max(ticks));
         let ceiling = wanted.min(saved.fence.ceiling);
-        // Ids that run ahead of the clock have little left: without this, those under load would
-        // reach the ceiling before each raise, and wait for the disk.
+        // When ids run ahead of the clock, little is left below the ceiling. Then write even a
+        // small raise: otherwise callers under load would reach the ceiling before each raise, and
+        // wait for the disk.
         let left = saved.local_ceiling - sequencer.next_free().max(ids_clock);
         let least = match urgency {
             Urgency::NobodyWaits if left >= LEAST_RAISE => LEAST_RAISE,
@@ -98,7 +101,7 @@ impl Keeper {
     /// Writes `state` to the file and, once it is durable, makes it `self.state`.
     pub(super) async fn write(&mut self, state: State) -> Result<(), StateFileError> {
         if let Some(file) = &self.file {
-            // A write that was given up half-way must not land after this one.
+            // An earlier write whose caller stopped waiting must not reach the file after this one.
             if let Some(unfinished) = &mut self.writing {
                 let _ = unfinished.await;
             }
@@ -122,8 +125,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Writes the state down; only for writes whose loss costs a wait, never a repeated id. A
-    /// failure is logged, and `None` is returned.
+    /// Writes the current state; logs a failure and returns `None`. Only for writes whose loss can
+    /// cost a wait, but never repeat an id.
     pub(super) async fn persist_best_effort(&mut self) -> Option<()> {
         let written = self.write(self.state.clone()).await;
         written.inspect_err(|error| tracing::warn!("{error}")).ok()

@@ -1,19 +1,21 @@
-//! Taking a worker id: the last step of the start. Invariant: nothing is issued below the floor of
-//! the lease, nor below what this process, or an earlier one with the same state file, may have
-//! issued before. A claim has a nonce that is written down before it is sent: whoever crashes
-//! before the answer is written down finds its own claim again.
+//! Claiming a worker id: the last step of the start. Invariant: ids start at or above the floor of
+//! the lease, and above every timestamp that this process, or an earlier one with the same state
+//! file, may have used. Each claim has a nonce, which is written down before the claim is sent
+//! (unless the state file is the registry's record): a process that crashed before it saved the
+//! answer recognizes its own claim after a restart.
 
 use super::*;
 use crate::fence::{Evidence, check_range, first_timestamp};
 use crate::{ClaimRequest, java_cache};
 
-/// How long a state file must be silent before it counts as one's own again.
+/// How long a state file must stay unchanged before this process treats it as its own again.
 const WATCH_FILE: Duration = Duration::from_secs(2);
 
 impl Keeper {
-    /// Takes a worker id and lets ids flow. On a retryable error it may be called again.
+    /// Claims a worker id and lets ids flow. After a retryable error it may be called again.
     ///
-    /// A box, because an `async fn` would be compiled in every crate that claims.
+    /// Returns a boxed future, because an `async fn` would be compiled again in every crate that
+    /// calls it.
     pub(crate) fn claim(&mut self) -> BoxFuture<'_, Result<Held, SnowflakeError>> {
         Box::pin(async {
             let claimed = self.try_claim().await;
@@ -29,11 +31,11 @@ impl Keeper {
         self.config.check_against(self.shared.clock.wall())?;
         self.watch_file().await?;
         self.watch_java_cache().await?;
-        // What no answer of the registry can change is told at once.
+        // Refuse at once what no answer of the registry could allow.
         self.registry.check(&self.config.identity, self.config.layout)?;
-        // Who cannot ask for the peers must not claim either: its clock may be wrong. One that can go
-        // on without the registry does.
-        // What the peers confirm is the clock as it is before they are asked.
+        // A node that cannot list its peers must not claim, since its clock may be wrong; it may
+        // only go on from a usable saved lease, see below. The peers confirm the clock as it was
+        // before they were asked, so the doubt is read first.
         let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
         let claimed = match self.compare_clocks().await? {
             Ok(confirmed) => {
@@ -58,8 +60,9 @@ impl Keeper {
         }
     }
 
-    /// After a reboot, or on another device, the lock may not exclude another process. A live one
-    /// writes the file several times a second, so watch it before the first write.
+    /// Watches the state file before the first write if another process may use it: after a reboot,
+    /// or on another device, the lock may not exclude others. A live process writes the file
+    /// several times a second.
     async fn watch_file(&mut self) -> Result<(), SnowflakeError> {
         let uncertain = matches!(
             &self.state.saved_lease,
@@ -78,9 +81,10 @@ impl Keeper {
         Ok(())
     }
 
-    /// A live community fork rewrites its cache file every 3 s. If the file is recent, wait until a
-    /// live fork would have rewritten it; if it has changed then, the fork is alive. A file that is
-    /// gone is nobody's.
+    /// Refuses the claim while a community fork on this machine is alive: a live one rewrites its
+    /// cache file every 3 s. If the file is recent, waits until a live fork would have rewritten
+    /// it; if the file has changed then, the fork is alive. A file that has disappeared counts as
+    /// unused.
     async fn watch_java_cache(&mut self) -> Result<(), SnowflakeError> {
         let Some(directory) = &self.config.java_cache else { return Ok(()) };
         let now = self.shared.clock.wall();
@@ -101,8 +105,9 @@ impl Keeper {
         Err(RegistryError::new(alive, "claim a worker id").into())
     }
 
-    /// Refuses this node's clock unless the peers' clocks agree with it by the configured rule; tells
-    /// whether one does. The inner error says why the registry could not tell who they are.
+    /// Compares this node's clock with the peers' clocks. Returns `true` if they agree by the
+    /// configured rule, `false` if none answers, and the inner error if the registry cannot list
+    /// the peers. The outer error refuses the clock.
     async fn compare_clocks(&self) -> Result<Result<bool, SnowflakeError>, SnowflakeError> {
         match self.config.compare_clocks().await {
             Ok(None) => {
@@ -120,20 +125,22 @@ impl Keeper {
         }
     }
 
-    /// Tells an operator that this node is the first of its cluster where others are: a name that is
-    /// misspelt makes a second cluster, whose ids repeat those of the first.
+    /// Warns an operator if no node of this cluster has used the registry before, but other
+    /// clusters have: a misspelt cluster name creates a second cluster, whose ids repeat those of
+    /// the first.
     async fn warn_of_a_new_cluster(&self) {
         if self.state.saved_lease.is_some() {
             return;
         }
         let warning = self.registry.warning_of_a_new_cluster();
-        // Who may not look, or gets no answer, learns what it must from the claim.
+        // Ignore a failure: if it matters, the claim fails, too.
         if let Ok(Ok(Some(warning))) = tokio::time::timeout(ATTEMPT, warning).await {
             tracing::warn!("{warning}");
         }
     }
 
-    /// Claims until the registry grants a worker id, or refuses. The clock may be set while it waits.
+    /// Claims until the registry grants a worker id, or refuses. Each attempt reads the clock
+    /// again, because it may be set during a wait.
     async fn take_worker_id(&mut self) -> Result<Lease, SnowflakeError> {
         let mut watched = BTreeMap::new();
         // One deadline for all waits, also where a live holder raises its ceiling again and again.
@@ -187,7 +194,7 @@ impl Keeper {
         }
     }
 
-    /// The nonce of the claim to send, written down.
+    /// Returns the nonce of the pending claim; if none is pending, draws one and writes it down.
     async fn pending_claim(&mut self) -> Result<Uuid, SnowflakeError> {
         if let Some(nonce) = self.state.pending_claim {
             return Ok(nonce);
@@ -216,10 +223,10 @@ impl Keeper {
         Some((saved.clone(), floor))
     }
 
-    /// Lets ids flow under `lease`, or under the one that the state file remembers.
+    /// Lets ids flow under `lease`; with `None`, under the lease that the state file remembers.
     pub(super) async fn start(&mut self, lease: Option<Lease>) -> Result<Held, SnowflakeError> {
-        // The clock may have been set since the registry was asked. Nothing is noted yet: who asks
-        // again finds its claim by the nonce.
+        // The clock may have been set since the claim was sent. Nothing is recorded before this
+        // check: the next claim has the same nonce, by which the registry recognizes it.
         self.shared.clock.anchor_settled(self.config.not_before, self.believed)?;
         let (saved, floor) = match &lease {
             Some(lease) => {
@@ -232,7 +239,11 @@ impl Keeper {
                 };
                 (saved, lease.fence.floor)
             }
-            None => self.usable_saved_lease().ok_or(SnowflakeErrorKind::Starting)?,
+            None => {
+                // The claim that confirms this lease later has one nonce for all its attempts.
+                self.pending_claim().await?;
+                self.usable_saved_lease().ok_or(SnowflakeErrorKind::Starting)?
+            }
         };
         let term = saved.fence.term;
         let worker = WorkerId::new(saved.worker);
@@ -260,10 +271,11 @@ impl Keeper {
         Ok(Held { sequencer, lease })
     }
 
-    /// Asks for the lease that the state file remembered, while ids flow under it: `next_free` is
-    /// the first instant above the ids issued so far, `now` the ids' clock.
+    /// Claims again the lease that the state file remembers, while ids flow under it. `next_free`
+    /// is the first instant above the ids issued so far, `now` the ids' clock, or `next_free` if
+    /// that is later.
     pub(super) fn confirm(&self, now: UnixMillis, next_free: UnixMillis) -> PendingRequest {
-        let nonce = self.state.pending_claim.unwrap_or_else(Uuid::new_v4);
+        let nonce = self.state.pending_claim.expect("`start` writes one down before ids flow");
         let mut request = self.claim_request(now, nonce);
         let ended = self.pending_watches.iter().filter(|(_, (_, until))| *until <= Instant::now());
         request.watched = ended.map(|(worker, (fingerprint, _))| (*worker, *fingerprint)).collect();
@@ -287,8 +299,8 @@ impl Keeper {
         })
     }
 
-    /// Begins to watch a record that the registry wants to be watched, unless it is being watched.
-    /// A watch that is over and asked for again begins anew.
+    /// Begins to watch a record if `refusal` asks for it and no watch of that record is under way.
+    /// Replaces a watch that is over.
     pub(super) fn watch(&mut self, refusal: &RegistryErrorKind) {
         let RegistryErrorKind::Watch { worker, fingerprint, during } = *refusal else { return };
         let now = Instant::now();
@@ -298,7 +310,7 @@ impl Keeper {
         }
     }
 
-    /// Lets the view show the lease.
+    /// Stores the saved lease for the view.
     pub(super) fn publish(&self, confirmed: bool) {
         let Some(saved) = &self.state.saved_lease else { return };
         let mut saved = saved.clone();

@@ -7,7 +7,7 @@ use super::*;
 use crate::id_clock::Look;
 use crate::peers::{self, Verdict};
 
-/// A jump of the ids' clock that is logged: smaller ones are the ordinary drift.
+/// The smallest jump of the ids' clock that is logged: less is ordinary drift.
 const LOGGED_JUMP: Duration = Duration::from_secs(1);
 
 /// What the keeper has begun while it holds a worker id.
@@ -22,13 +22,20 @@ struct UnderWay {
     thawed: Option<Thawed>,
 }
 
-/// Set after a freeze: this task did not run for more than a report interval, and another node, or
-/// an operator who took this one for dead, may have changed the record since. The local ceiling is
-/// not raised until a request that was sent after the freeze is answered, or fails, or `until` has
-/// passed.
+impl Default for UnderWay {
+    /// No request and no comparison.
+    fn default() -> Self {
+        Self { request: None, comparison: None, compare_from: Instant::now(), thawed: None }
+    }
+}
+
+/// The state after a freeze: this task did not run for more than a report interval, and another
+/// node, or an operator who believed this node dead, may have changed the record since. The local
+/// ceiling is not raised until a request that was sent after the freeze is answered or has failed,
+/// or until `until`.
 #[derive(Debug, Clone, Copy)]
 struct Thawed {
-    /// A registry that does not answer is waited for until then.
+    /// How long to wait for a registry that does not answer.
     until: Instant,
     /// The request under way was sent before the freeze was noticed, so its answer proves nothing:
     /// send another.
@@ -46,19 +53,15 @@ enum Event {
 }
 
 impl Keeper {
-    /// Keeps the worker id until it is lost, or the generator stops.
+    /// Holds the worker id, raises its ceilings and watches the clock until the lease is lost or
+    /// the generator stops.
     pub(super) async fn keep(&mut self, held: &mut Held, stop: &CancellationToken) -> End {
         let mut looks = every(LOOK_EVERY);
         let mut reports = every(self.config.report_interval);
-        // The first report comes at once. Nodes that start together do not go on together: the second
-        // one comes after a random part of the interval.
+        // The first report is sent at once, the second after a random part of the interval, so that
+        // nodes that start together do not keep reporting together.
         let mut until_second = Some(self.config.report_interval.mul_f64(fastrand::f64()));
-        let mut under_way = UnderWay {
-            request: None,
-            comparison: None,
-            compare_from: Instant::now(),
-            thawed: None,
-        };
+        let mut under_way = UnderWay::default();
         let shared = Arc::clone(&self.shared);
         self.looked_at = shared.clock.boot();
         let end = loop {
@@ -113,7 +116,8 @@ impl Keeper {
         end
     }
 
-    /// The lease that a stop gives back, by the answer to the last request.
+    /// The lease to give back at a stop, according to the answer to the last request; `None` if
+    /// there is none.
     fn last_lease(&self, held: &Held, answer: Answer) -> Option<Lease> {
         let next_free = held.sequencer.next_free();
         match answer {
@@ -123,7 +127,7 @@ impl Keeper {
         }
     }
 
-    /// Follows a jump of the clock that somebody vouched for.
+    /// Moves the ids' clock to a wall clock that jumped ahead and was confirmed.
     fn follow_clock(&self) {
         let jump = self.shared.clock.follow();
         if jump >= LOGGED_JUMP {
@@ -162,7 +166,7 @@ impl Keeper {
         }
     }
 
-    /// Takes the registry's answer.
+    /// Handles the registry's answer. Returns why the lease is over, if the answer ends it.
     async fn answered(
         &mut self,
         held: &mut Held,
@@ -192,7 +196,7 @@ fn every(period: Duration) -> Interval {
     interval
 }
 
-/// The result of what is under way; pending for ever when nothing is.
+/// Waits for the operation that is under way; never completes if there is none.
 async fn finish<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
     match future {
         Some(future) => future.await,

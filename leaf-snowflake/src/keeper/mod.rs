@@ -1,9 +1,10 @@
 //! The task that keeps a lease: it claims, raises both ceilings ahead of use, watches the clock and
 //! gives the worker id back.
 //!
-//! Invariants: a ceiling in memory rises only after it was written down: the registry's by a
-//! confirmed extension, the local one by a synced write that does not exceed the registry's. The loss
-//! of a lease is written into the state file, or else the file is removed. At a clean stop the state file says that the lease is over before the registry is told so.
+//! Invariants: a ceiling in memory rises only after it was written down: the registry ceiling by a
+//! confirmed extension, the local ceiling by a synced write, which never exceeds the registry
+//! ceiling. When a lease is lost, the state file records it; if the file cannot be written, it is
+//! removed. At a clean stop the state file records that the lease is over before the registry does.
 
 mod ceiling;
 mod claim;
@@ -35,7 +36,7 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Deadline of one request to the registry.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// Pause before another worker id is claimed again in place of a lost one.
+/// Pause between attempts to claim another worker id in place of a lost one.
 const CLAIM_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -50,7 +51,7 @@ pub(crate) struct Keeper {
     state: State,
     /// No id is issued below this.
     least_floor: UnixMillis,
-    /// What a Java Leaf left on this machine, as it was when it was last read.
+    /// The cache files of a Java Leaf on this machine, as they were last read.
     java: Option<JavaCache>,
     /// Whether the file was watched, and no other process was seen to write it.
     file_unshared: bool,
@@ -62,7 +63,7 @@ pub(crate) struct Keeper {
     writing: Option<JoinHandle<Result<(), StateFileError>>>,
     /// The boot clock at the last look.
     looked_at: Duration,
-    /// A clock that was set ahead, and that the peers confirmed since.
+    /// The setting of the clock that the peers have confirmed, if the clock was set ahead.
     believed: Option<Doubt>,
 }
 
@@ -70,8 +71,8 @@ pub(crate) struct Keeper {
 #[derive(Debug)]
 pub(crate) struct Held {
     sequencer: Arc<LeaseSequencer>,
-    /// `None` while a request holds it, or while the node goes on from its state file because the
-    /// registry is away.
+    /// `None` while a pending request owns it, or while the node goes on from its state file
+    /// because the registry is unavailable.
     lease: Option<Lease>,
 }
 
@@ -100,7 +101,7 @@ enum Persist {
 /// Why a lease is over.
 enum End {
     Stopped,
-    /// This process is a forked child: nothing here is its own.
+    /// This process is a forked child: the lease belongs to the parent process.
     Forked,
     Lost(RegistryError),
     /// The registry granted a lease that does not continue the saved one: another worker id, not
@@ -164,8 +165,8 @@ impl Keeper {
         })
     }
 
-    /// Keeps the lease until `stop`, then gives the worker id back. Where the registry allows it, a
-    /// lost one is replaced.
+    /// Keeps the lease until `stop`, then gives the worker id back. If the lease is lost, claims
+    /// another worker id where the registry allows it.
     pub(crate) async fn run(mut self, mut held: Held, stop: CancellationToken) {
         loop {
             let (granted, may_claim) = match self.keep(&mut held, &stop).await {
@@ -173,9 +174,9 @@ impl Keeper {
                 End::Forked => return,
                 End::Lost(error) => {
                     self.lose(&held, &error.to_string()).await;
-                    // After a failover the lease is only in doubt; nobody is known to have taken
-                    // it over. So this node may claim anew, also where a node whose worker id was
-                    // taken over must stop.
+                    // After a failover the lease is only in doubt: it is not known that another
+                    // node has taken it over. So this node may claim again, even if a takeover
+                    // would force it to stop.
                     let failed_over = *error.kind() == RegistryErrorKind::LeaseInDoubt;
                     (None, failed_over || !self.registry.policy().bound)
                 }
@@ -199,7 +200,8 @@ impl Keeper {
         }
     }
 
-    /// Raises the registry ceiling, or asks for the lease that the state file remembers.
+    /// Begins a request that raises the registry ceiling or, if the registry has not confirmed the
+    /// lease yet, claims the lease that the state file remembers.
     fn report(&self, held: &mut Held) -> PendingRequest {
         // By the ids' own clock: a wall that jumped ahead must not lock the worker id for years.
         let next_free = held.sequencer.next_free();
@@ -217,7 +219,7 @@ impl Keeper {
         })
     }
 
-    /// Takes note of the registry's answer; tells whether it ends the lease.
+    /// Applies the registry's answer. Returns why the lease is over, if the answer ends it.
     async fn take_answer(
         &mut self,
         held: &mut Held,
@@ -275,15 +277,16 @@ impl Keeper {
         if let Err(error) = &written {
             tracing::warn!("{error}");
         }
-        // A start that cannot ask the registry would go on with this lease beside its new holder. If
-        // the file is another process's by now, it is left alone.
+        // The file could not be written: remove it, or a start without the registry would go on
+        // with this lease beside its new holder. A file that another process has replaced or
+        // written stays.
         if let (Err(StateFileError::Io { .. }), Some(file)) = (written, &self.file) {
             file.lock().expect("no holder of this lock panics").abandon();
         }
     }
 
-    /// A worker id in place of the lost one: `granted`, or one that is claimed now. `None` where
-    /// this node may not claim another by itself.
+    /// Replaces the lost worker id: by `granted`, or by a claim that is repeated until it succeeds.
+    /// Returns `None` if `may_claim` is `false`.
     async fn replace(&mut self, mut granted: Option<Lease>, may_claim: bool) -> Option<Held> {
         if !may_claim {
             return None;
@@ -309,8 +312,8 @@ impl Keeper {
         }
     }
 
-    /// Gives the worker id back. The state file says so first: once the registry does, another
-    /// node may hold it.
+    /// Gives the worker id back. Writes the state file first: once the registry has released the
+    /// worker id, another node may hold it.
     async fn release(mut self, held: Held) {
         let Some(next_free) = held.sequencer.close() else { return };
         self.shared.end(Phase::Closed);

@@ -1,18 +1,17 @@
 //! The state file: what a node must remember to go on at once after a crash.
 //!
 //! Invariant: at every moment, also after a crash in the middle of a write, the file holds the
-//! newest state whose write was confirmed, or a newer one. Two slots are written in turn, each in
-//! a page of its own, each with a sequence number and a checksum, each synced before the write
-//! counts. The file is made whole before it gets its name, so a file without a valid slot is
-//! damage, never a first start.
+//! newest state whose write was confirmed, or a newer one. Two slots are written in turn, each in a
+//! page of its own, each with a sequence number and a checksum, each synced before the write
+//! counts. The file is completely written before it gets its name, so a file without a valid slot
+//! is damaged, never new.
 //!
-//! It is locked against a second process for as long as it is open. A file that does not have the
-//! inode and the machine id that it was written with is read, but as a copy
-//! ([`Provenance::Copied`]): another process may be living from the original. Two things are not
-//! recognized as a copy: old contents that were written back into the file in place, and a volume
-//! that was cloned to another host where hosts have no machine id. In the
-//! second case only boot or device differ, which proves nothing either way
-//! ([`Provenance::Uncertain`]).
+//! It is locked against a second process while it is open. If its inode or machine id is not the
+//! one that it was written with, the file is read, but treated as a copy ([`Provenance::Copied`]):
+//! another process may be using the original. Two cases are not recognized as copies: old contents
+//! that were written back into the file in place, and a volume that was cloned to another host, if
+//! the hosts have no machine id. In the second case only boot or device differ, which proves
+//! nothing either way ([`Provenance::Uncertain`]).
 //!
 //! Durable format, version 1: a slot is a page with a head line, see `page.rs`, and the JSON object
 //! `{version, instance, saved_lease, pending_claim, written_at}`, where `written_at` is the place
@@ -54,7 +53,7 @@ pub(crate) struct StateFile {
     failed: Option<(usize, [u8; SLOT])>,
 }
 
-/// What is written down.
+/// The state that the file saves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct State {
     /// The id of this state file, the same over restarts; a copy gets a new one.
@@ -64,11 +63,11 @@ pub(crate) struct State {
     pub(crate) pending_claim: Option<Uuid>,
     /// The last lease.
     pub(crate) saved_lease: Option<SavedLease>,
-    /// What a later version wrote.
+    /// Fields that a later version wrote, kept when the file is rewritten.
     pub(crate) unknown: UnknownFields,
 }
 
-/// Which file on which machine.
+/// Identifies a state file and the machine on which it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Origin {
     /// `/etc/machine-id`; `None` where there is none, as in many containers.
@@ -76,14 +75,14 @@ struct Origin {
     /// The kernel's id of this boot.
     #[serde(default)]
     boot: Option<String>,
-    /// Meaningless after another boot.
+    /// The device that the file is on. The number means nothing after a reboot.
     #[serde(default)]
     device: Option<u64>,
     inode: u64,
 }
 
 impl Origin {
-    /// Whether a file that was written at `other` is provably the one that is here.
+    /// Whether a file that was written at `other` is provably the one at `self`.
     fn provenance(&self, other: &Self) -> Provenance {
         if (&self.machine, self.inode) != (&other.machine, other.inode) {
             Provenance::Copied
@@ -160,18 +159,18 @@ pub enum StateFileError {
         .0.display()
     )]
     Damaged(PathBuf),
-    /// It is not the file that was opened.
+    /// The file at the path is no longer the one that was opened.
     #[error("{}: the state file was removed or replaced while in use: restart this process", .0.display())]
     Replaced(PathBuf),
-    /// The system says no.
+    /// The operating system reported an error.
     #[error("{action} {}: {cause}", path.display())]
     Io {
         /// What was tried.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The system's answer. Part of the text, not of the error chain, so that a log line has it
-        /// once.
+        /// The operating system's error. Printed in this error's text and not part of the error
+        /// chain, so that a log line contains it only once.
         cause: io::Error,
     },
 }
@@ -183,8 +182,8 @@ impl StateFileError {
 }
 
 impl StateFile {
-    /// Opens and locks the file; makes it where it does not exist. Returns what it says, if
-    /// anything was ever written.
+    /// Opens and locks the file; creates it if it does not exist. Returns the saved state, if one
+    /// was ever written.
     ///
     /// # Errors
     /// Every [`StateFileError`] but `Replaced`.
@@ -223,8 +222,8 @@ impl StateFile {
         Ok((this, state))
     }
 
-    /// Refuses a file that [`Self::open`] refuses, but for a lock, which it does not look at: a
-    /// process may have the file open and write to it.
+    /// Refuses a file that [`Self::open`] refuses, except that it ignores the lock: another process
+    /// may have the file open and write to it.
     ///
     /// # Errors
     /// `NewerFormat`, `Unversioned`, `Damaged`, `Io`.
@@ -259,7 +258,7 @@ impl StateFile {
         made.map_err(StateFileError::io("create", path))
     }
 
-    /// All that the file holds, which must be what this process read or wrote.
+    /// Returns the contents of the file, if they are what this process read or wrote.
     ///
     /// # Errors
     /// `Locked` when another process wrote it; `Io`.
@@ -287,8 +286,9 @@ impl StateFile {
         }))
     }
 
-    /// Removes a file that takes no writes, so that no later start goes on with what it says. Many
-    /// disks allow that even when they are full. Another process's file stays.
+    /// Removes a file that cannot be written, so that no later start uses the lease in it. Many
+    /// disks allow that even when they are full. Does nothing if the file is another process's by
+    /// now.
     pub(crate) fn abandon(&self) {
         let path = self.path.display();
         if self.check_in_place().and_then(|()| self.check_untouched().map(drop)).is_err() {
@@ -357,7 +357,7 @@ impl StateFile {
     }
 }
 
-/// Opens the file, which is `None` where it does not exist.
+/// Opens the file; `None` if it does not exist.
 fn open_file(path: &Path) -> Result<Option<File>, StateFileError> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         let not_a_file = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
@@ -369,7 +369,7 @@ fn open_file(path: &Path) -> Result<Option<File>, StateFileError> {
     }
 }
 
-/// All that the file holds, and one byte more if it is too long.
+/// Reads the file, but at most one byte more than two slots: enough to see that it is too long.
 fn read_pages(mut file: &File, path: &Path) -> Result<Vec<u8>, StateFileError> {
     let mut pages = Vec::with_capacity(2 * SLOT);
     file.rewind().map_err(StateFileError::io("read", path))?;

@@ -1,12 +1,12 @@
 //! One slot of the state file: a page with one line of magic, sequence number, length and checksum,
 //! then the text.
 //!
-//! Invariant: what was not wholly written does not decode.
+//! Invariant: a page that was written only in part does not decode.
 
 pub(super) const SLOT: usize = 4096;
 const MAGIC: &str = "leaf-snowflake-1";
 
-/// `None` when the text is too long for a page.
+/// Makes a page of the text; `None` if the text is too long for it.
 pub(super) fn encode(sequence: u64, text: &str) -> Option<[u8; SLOT]> {
     let head = format!("{MAGIC} {sequence:020} {:04}", text.len());
     let sum = crc32fast::hash(format!("{head}\n{text}").as_bytes());
@@ -16,7 +16,7 @@ pub(super) fn encode(sequence: u64, text: &str) -> Option<[u8; SLOT]> {
     Some(page)
 }
 
-/// The sequence number and the text; `None` when it is not what [`encode`] wrote.
+/// The sequence number and the text; `None` if the page is not one that [`encode`] made.
 pub(super) fn decode(page: &[u8]) -> Option<(u64, &str)> {
     let end = page.iter().position(|byte| *byte == b'\n')?;
     let (line, rest) = page.split_at(end);

@@ -92,7 +92,7 @@ fn a_file_removed_in_use_is_noticed_at_the_next_write() {
     assert!(matches!(error, StateFileError::Replaced(_)), "{error}");
 }
 
-/// As on a shared file system without locks: the later one goes on.
+/// Two processes on a shared file system without locks: the one that wrote last goes on.
 #[test]
 fn a_file_that_another_process_wrote_is_left_to_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ proptest! {
 
 }
 
-/// W-10: at every byte offset.
+/// Failure W-10 (docs/failures.md): the file is cut off at every byte offset.
 #[test]
 fn a_truncated_file_is_damage_never_an_older_memory() {
     let directory = tempfile::tempdir().unwrap();

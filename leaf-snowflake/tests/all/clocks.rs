@@ -8,7 +8,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::{Clock, Health, HealthCode, Layout, ManualClock, UnixMillis};
 use leaf_snowflake::{
     Identity, MemoryFenceStore, PeerRule, Peers, Registry, RegistryError, RegistryErrorKind,
-    SnowflakeErrorKind, SnowflakeGenerator,
+    SnowflakeErrorKind, SnowflakeGenerator, StoreFault,
 };
 
 use crate::support::*;
@@ -17,8 +17,8 @@ async fn running(clock: &Arc<ManualClock>, name: &str) -> SnowflakeGenerator {
     open(&Arc::default(), config(name, clock, None)).await.unwrap()
 }
 
-/// W-07: up to the tolerance nobody notices, beyond it ids stop until the clock is back at the
-/// last.
+/// W-07: nobody notices a rollback up to the tolerance. Beyond it ids stop until the clock has
+/// caught up with the last id.
 #[tokio::test(start_paused = true)]
 async fn a_rollback_within_the_tolerance_goes_unnoticed_and_beyond_it_stops_the_ids() {
     let clock = Arc::new(ManualClock::at(START));
@@ -44,7 +44,7 @@ async fn a_rollback_within_the_tolerance_goes_unnoticed_and_beyond_it_stops_the_
     assert!(flakes.next().await.unwrap() > second);
 }
 
-/// W-07: Leaf's published rule, on the whole generator.
+/// W-07: with a tolerance of 5 ms the generator follows the Java Leaf's published rule.
 #[tokio::test(start_paused = true)]
 async fn at_a_tolerance_of_5_ms_leafs_rule_holds() {
     for (back, served) in [(1, true), (5, true), (6, false), (1000, false)] {
@@ -67,8 +67,8 @@ async fn at_a_tolerance_of_5_ms_leafs_rule_holds() {
     }
 }
 
-/// W-07: a clock that strobes for 32 s: within the tolerance without an error, beyond it (over
-/// Jepsen's distances, up to 262 s) without a repeat.
+/// W-07: a clock that jumps back and forth for 32 s. Within the tolerance there is no error; beyond
+/// it (with Jepsen's distances, up to 262 s) no id repeats.
 #[tokio::test(start_paused = true)]
 async fn a_strobing_clock_repeats_nothing() {
     for (doublings, least) in [(9, 320), (19, 20)] {
@@ -90,7 +90,8 @@ async fn a_strobing_clock_repeats_nothing() {
     }
 }
 
-/// W-08: an hour ahead and back: ids do not run ahead, so that the way back costs nothing.
+/// W-08: the clock jumps ahead by an hour and back. The ids do not follow, so the way back costs
+/// nothing.
 #[tokio::test(start_paused = true)]
 async fn a_jump_ahead_does_not_take_the_ids_along() {
     let clock = Arc::new(ManualClock::at(START));
@@ -139,7 +140,7 @@ async fn an_accepted_jump_ahead_is_followed_at_once() {
 struct Neighbours {
     right: Arc<ManualClock>,
     offsets: Mutex<Vec<i64>>,
-    /// So many times the list is not had: the connection to the registry breaks.
+    /// How many more times the list of peers fails, as if the connection to the registry broke.
     broken: AtomicI64,
 }
 
@@ -207,7 +208,38 @@ async fn peers_refuse_a_bad_clock_before_it_claims() {
     assert!(start_after(5, 0, &[0, 3], PeerRule::Majority).await.0.is_ok());
 }
 
-/// W-08, W-13: a great jump ahead is followed when two peers or more agree with it, no earlier.
+/// W-06: a node that cannot list its peers continues from its state file. The answers to the claims
+/// that confirm its lease are lost; all of them have one nonce, by which the registry recognizes the
+/// claim that it has granted.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_whose_answer_was_lost_is_recognized() {
+    let cluster = Cluster::new();
+    cluster.live_and_die("a");
+    let peers = Arc::new(Neighbours {
+        right: Arc::clone(&cluster.clock),
+        offsets: Mutex::default(),
+        broken: AtomicI64::new(1000),
+    });
+    let mut config = cluster.config("a");
+    config.peers = Some(Arc::clone(&peers) as _);
+    let flakes = open(&cluster.store, config).await.unwrap();
+    peers.broken.store(0, Ordering::Relaxed);
+
+    cluster.store.set_fault(StoreFault::AnswersLost);
+    cluster.pass(seconds(10)).await;
+    flakes.try_next().unwrap();
+    cluster.store.set_fault(StoreFault::None);
+    cluster.pass(seconds(6)).await;
+
+    flakes.try_next().unwrap();
+    assert_eq!(flakes.health(), Health::Ready);
+    let records = cluster.workers().await;
+    let term = records[0].fence.as_ref().unwrap().term;
+    assert_eq!((records.len(), term), (1, 2), "one more claim was granted");
+}
+
+/// W-08, W-13: a large jump ahead is followed only when two or more peers, and most of them, agree
+/// with it.
 #[tokio::test(start_paused = true)]
 async fn peers_vouch_for_a_jump_ahead() {
     let (clock, right) = (Arc::new(ManualClock::at(START)), Arc::new(ManualClock::at(START)));
@@ -240,7 +272,8 @@ async fn peers_vouch_for_a_jump_ahead() {
     assert_eq!(flakes.health(), Health::Ready);
 }
 
-/// W-14: the end of the timestamp's bits is an error, never a negative id, and is seen coming.
+/// W-14: the end of the timestamp's bits is an error, never a negative id, and the health warns of
+/// it before.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_time_bits_is_an_error() {
     let layout = Layout::LEAF;
@@ -336,8 +369,8 @@ fn take_until_refused(flakes: &SnowflakeGenerator) -> SnowflakeErrorKind {
     }
 }
 
-/// After a crash ids run ahead of the clock, under load up to the ceiling: a matter of moments. A
-/// ceiling that the clock has reached is trouble.
+/// After a crash ids run ahead of the clock, under load up to the ceiling. That passes in a moment
+/// and the generator stays ready. It is not ready once the clock itself has reached the ceiling.
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_is_trouble_once_the_clock_has_reached_it() {
     let cluster = Cluster::new();
@@ -356,8 +389,8 @@ async fn a_ceiling_is_trouble_once_the_clock_has_reached_it() {
     assert_eq!(flakes.health(), Health::Ready);
 }
 
-/// A clock that was set back by less than the tolerance: ids are ahead of it by more than a caller
-/// waits, so that a ceiling that is not raised is trouble at once.
+/// The clock was set back by less than the tolerance, so ids are ahead of it by more than a caller
+/// waits. Then the generator is not ready as soon as ids reach the ceiling.
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_far_ahead_of_the_clock_is_trouble_at_once() {
     let cluster = Cluster::new();

@@ -1,5 +1,5 @@
-//! A clock that was set ahead a moment ago: no worker id is claimed by it unless a peer confirms it,
-//! since a floor in the future could not be lowered again.
+//! A clock that was set ahead a moment ago: the node claims no worker id with it unless a peer
+//! confirms it, because a floor in the future could not be lowered again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,8 @@ use crate::support::*;
 
 const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * 86_400);
 
-/// A clock that is a year ahead for two seconds, while no worker id is held and nobody confirms it:
-/// nothing is claimed by it, and the node goes on as soon as it is right.
+/// The clock is a year ahead for two seconds, while the node holds no worker id and no peer
+/// confirms the clock. The node claims nothing, and continues as soon as the clock is right.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_a_year_ahead_for_a_moment_claims_nothing() {
     let cluster = Cluster::new();

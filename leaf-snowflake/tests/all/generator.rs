@@ -64,12 +64,13 @@ async fn lists_beyond_the_limit_are_served_one_after_the_other() {
     assert_eq!(ids.len(), 100 * lists.len());
 }
 
-/// More lists than the layout has ids for, again and again: it goes on to serve as many as it can.
-/// If lists were begun that cannot be complete in time, soon few or none would be.
+/// More lists are requested than the layout has ids for, again and again. The generator must keep
+/// serving as many as it can. If it began lists that cannot be complete in time, it would soon
+/// serve few or none.
 #[tokio::test(start_paused = true)]
 async fn lists_are_served_at_the_full_rate_under_a_steady_overload() {
-    // The layout has 400 ids a second: 4 of the long lists, 57 of the short ones, which end in the
-    // middle of a tick. At intervals of so many ticks another one comes.
+    // The layout has 400 ids a second: 4 of the long lists, or 57 of the short ones, which end in
+    // the middle of a tick. Every `interval` ticks another list is requested.
     for (length, interval, possible) in [(100, 20, 24), (7, 1, 342)] {
         let cluster = Cluster::new();
         let mut config = cluster.config("a:1");
@@ -269,9 +270,9 @@ async fn callers_of_several_threads_wait_for_the_next_tick() {
     assert!(matches!(flakes.next().await.unwrap_err().kind(), SnowflakeErrorKind::Closed));
 }
 
-/// Without a state file a caller that waits at the registry's ceiling wakes the keeper, which must
-/// not wake it in turn: time that is paused goes on only while nobody is busy, so that they would
-/// never end.
+/// Without a state file, a caller that waits at the registry ceiling wakes the keeper. The keeper
+/// must not wake the caller in turn: paused time advances only while all tasks wait, so the two
+/// would wake each other for ever.
 #[test]
 fn a_caller_that_waits_at_the_ceiling_rests() {
     let (told, ended) = std::sync::mpsc::channel();

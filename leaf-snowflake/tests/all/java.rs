@@ -12,8 +12,8 @@ use leaf_snowflake::{
 
 use crate::support::*;
 
-/// A Java Leaf that ran between two of our starts, and one that lives: the cache file is read every
-/// time.
+/// The cache file of a Java Leaf is read at every start, so that a Java Leaf is noticed that ran
+/// between two of our starts, or is still alive.
 #[tokio::test(start_paused = true)]
 async fn every_start_takes_a_java_leaf_into_account() {
     let cluster = Cluster::new();
@@ -58,7 +58,8 @@ async fn every_start_takes_a_java_leaf_into_account() {
     assert!(matches!(registry_error(&error), RegistryErrorKind::JavaAlive { .. }), "{error}");
 }
 
-/// The Java Leaf before it on this machine: nothing at or below what that may have issued.
+/// A Java Leaf ran on this machine before: the first start issues nothing at or below its last
+/// timestamps.
 #[tokio::test(start_paused = true)]
 async fn the_first_start_takes_over_from_a_java_leaf() {
     let cluster = Cluster::new();
@@ -86,7 +87,8 @@ async fn the_first_start_takes_over_from_a_java_leaf() {
     }
 }
 
-/// A store in whose records a Java Leaf writes: its last report, once there is one.
+/// A store with records that a Java Leaf also writes to: `java` is its last report, once there is
+/// one.
 #[derive(Debug, Default)]
 struct WithJava {
     memory: MemoryFenceStore,
@@ -140,8 +142,8 @@ impl FenceStore for WithJava {
     }
 }
 
-/// A node that started from its state file while the registry was away, and finds a Java Leaf's
-/// report there: it watches it, and ends where it lives.
+/// A node started from its state file while the registry was away, and later finds a Java Leaf's
+/// report in its record. It watches the record, and loses the worker id if the Java Leaf is alive.
 #[tokio::test(start_paused = true)]
 async fn a_node_without_its_registry_hears_of_a_java_leaf() {
     for lives in [true, false] {

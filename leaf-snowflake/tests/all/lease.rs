@@ -57,8 +57,8 @@ fn an_hour_of_crashes_keeps_its_worker_id() {
     assert_eq!(records[0].fence.as_ref().unwrap().term, 1800);
 }
 
-/// W-02, W-05: its worker id was taken while it was frozen. Whatever it does on waking, nothing is
-/// repeated; then it is lost for good.
+/// W-02, W-05: the worker id of a frozen node was taken over. Whatever the node does when it thaws,
+/// no id repeats; then its lease is lost for good.
 #[tokio::test(start_paused = true)]
 async fn a_frozen_node_whose_id_was_taken_stops_for_good() {
     let clock = Arc::new(ManualClock::at(START));
@@ -126,9 +126,9 @@ async fn a_lost_worker_id_is_replaced_where_the_registry_allows_it() {
     assert!(text.contains(&written), "the file is about the new one");
 }
 
-/// W-03: ids that were taken before a pause and are answered after it. Its successor starts exactly
-/// at the holder's ceiling, with its clock there, and both go on issuing: no timestamp is used by
-/// both.
+/// W-03: ids were taken before a pause and are answered after it. The successor starts exactly at
+/// the old holder's ceiling, when its clock is there, and both go on issuing: no timestamp is used
+/// by both.
 #[test]
 fn ids_that_are_answered_late_are_nobody_elses() {
     for tick in 0..40 {
@@ -178,7 +178,7 @@ fn ids_that_are_answered_late_are_nobody_elses() {
     }
 }
 
-/// W-04: a zombie writes nothing: neither longer nor given back.
+/// W-04: a zombie writes nothing: it can neither extend nor release the lease.
 #[tokio::test(start_paused = true)]
 async fn a_zombie_cannot_write() {
     let cluster = Cluster::new();
@@ -207,7 +207,8 @@ async fn a_zombie_cannot_write() {
     assert_eq!(record().await, before);
 }
 
-/// W-06: an extension whose answer was lost raises nothing here; the next one finds its own write.
+/// W-06: an extension whose answer was lost does not raise this node's ceiling. The next extension
+/// recognizes the earlier write as its own.
 #[tokio::test(start_paused = true)]
 async fn an_ambiguous_extension_raises_no_ceiling_and_loses_no_lease() {
     let cluster = Cluster::new();
@@ -247,7 +248,8 @@ async fn of_two_clones_one_dies() {
     assert_eq!(*error.kind(), RegistryErrorKind::Lost);
 }
 
-/// W-08: the registry gives another lease while the clock is back: it has to wait for the clock.
+/// W-08: the node gets another lease while its clock is set back. It still has to wait for the
+/// clock.
 #[tokio::test(start_paused = true)]
 async fn a_new_lease_does_not_lift_the_wait_for_the_clock() {
     let cluster = Cluster::new();
@@ -275,7 +277,7 @@ async fn a_new_lease_does_not_lift_the_wait_for_the_clock() {
     assert_eq!(alone.view().leases_lost, 1);
 }
 
-/// A floor that moves while it is waited for belongs to somebody alive.
+/// A floor that moves while a node waits for it belongs to a live holder, so the wait ends.
 #[tokio::test(start_paused = true)]
 async fn a_live_holder_is_not_waited_for() {
     let cluster = Cluster::new();
@@ -301,7 +303,8 @@ async fn a_live_holder_is_not_waited_for() {
     assert!(nodes.iter().all(|node| node.try_next().is_ok()));
 }
 
-/// The ceiling of a live node whose report was late ends first; the dead node's is waited for next.
+/// The ceiling of a live node whose report is late comes first. When it moves, the claimant waits
+/// for the dead node's.
 #[tokio::test(start_paused = true)]
 async fn a_late_report_of_a_live_node_does_not_hide_a_dead_one() {
     let cluster = Cluster::new();
@@ -326,7 +329,8 @@ async fn a_late_report_of_a_live_node_does_not_hide_a_dead_one() {
     assert_eq!(third.await.unwrap().unwrap().worker(), Some(dead.worker));
 }
 
-/// W-16: an outage of the registry is not noticed up to its ceiling, and repeats nothing beyond it.
+/// W-16: callers do not notice an outage of the registry up to the registry ceiling. There the ids
+/// stop, so none repeats.
 #[tokio::test(start_paused = true)]
 async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
     let cluster = Cluster::new();
@@ -348,9 +352,10 @@ async fn ids_flow_without_the_registry_up_to_the_ceiling_and_no_further() {
     assert_eq!(flakes.health(), Health::Ready);
 }
 
-/// W-18: a node whose clock is an hour ahead takes the worker id of a live one, which is frozen
-/// over its report. Then the clock is set right, and both issue until their slices would have met:
-/// every timestamp has one holder, the live one is fenced off and finds another worker id.
+/// W-18: a node whose clock is an hour ahead takes the worker id of a live node, which is frozen
+/// when its report is due. Then the clock is set right, and both issue until their slices would
+/// have met. Every timestamp has one holder; the live node is fenced off and finds another worker
+/// id.
 #[test]
 fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
     until_killed(async || {
@@ -401,8 +406,8 @@ fn a_clock_that_is_ahead_takes_no_ids_from_a_live_node() {
     });
 }
 
-/// A holder that was frozen for longer than a report interval, while an operator took it for dead:
-/// it asks the registry before it raises its own ceiling, also where the registry is slow.
+/// A holder was frozen for longer than a report interval, so an operator may have freed its worker
+/// id. It asks the registry before it raises its local ceiling, also if the registry is slow.
 #[tokio::test(start_paused = true)]
 async fn a_thawed_holder_asks_before_it_goes_on() {
     let clock = Arc::new(ManualClock::at(START));
@@ -431,8 +436,8 @@ async fn a_thawed_holder_asks_before_it_goes_on() {
     flakes.try_next().unwrap();
 }
 
-/// W-05: a report is on its way while its record is deleted and the same node claims the worker id
-/// again. It arrives at a record that is not the one that it was made for.
+/// W-05: while a report is on its way, its record is deleted and the same node claims the worker id
+/// again. The report arrives at the new record and is refused.
 #[tokio::test(start_paused = true)]
 async fn a_report_that_arrives_at_a_record_made_anew_is_refused() {
     let store = Arc::new(Odd { answers_after: seconds(5), ..Odd::default() });
@@ -456,7 +461,7 @@ async fn a_report_that_arrives_at_a_record_made_anew_is_refused() {
     assert_eq!(views[0].fence.as_ref(), Some(&again.fence), "as the second claim wrote it");
 }
 
-/// W-19: a clean stop frees the worker id at once, one past the last timestamp used.
+/// W-19: after a clean stop the worker id is free at once, from one past the last timestamp used.
 #[tokio::test(start_paused = true)]
 async fn a_clean_stop_costs_no_time() {
     let cluster = Cluster::new();

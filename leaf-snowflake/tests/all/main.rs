@@ -1,5 +1,5 @@
-//! The generator and its leases, over a registry in memory. One program, because each costs a link;
-//! what must be alone in its process is beside it.
+//! The generator and its leases, with a registry in memory. Most tests are in one program, because
+//! every program must be linked; tests that need a process for themselves are beside it.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod clocks;

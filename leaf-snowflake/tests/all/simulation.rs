@@ -1,12 +1,12 @@
 //! A day of a small cluster in simulated time: registry outages, lost answers, clock steps,
 //! freezes, crashes and restarts, drawn from a seed. No id repeats, whatever happens.
 //!
-//! A repeat needs two holders in the same millisecond, which few ids per second would seldom show.
-//! So the test asserts what makes repeats impossible: of one worker id, the timestamps of a later
-//! term all lie above those of an earlier one.
+//! A repeat needs two holders in the same millisecond; with few ids per second that is rare. So the
+//! test asserts what makes repeats impossible: all timestamps of a later term of a worker id are
+//! above those of an earlier term.
 //!
-//! Every node lives in a runtime of its own with paused time, so that a crash is the end of its
-//! runtime and nothing else; its clocks are moved by the driver. Two hours by default, a day with
+//! Every node has its own runtime with paused time, so that a crash ends this runtime and nothing
+//! else; the driver moves the clocks. The test simulates two hours by default, and a day with
 //! `scripts/test --full`. `LEAF_SEED` repeats a run.
 
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ use leaf_testkit::Slices;
 use tokio::runtime::Runtime;
 
 const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
-/// Not a divisor of anything in the code.
+/// The length of a simulated step. It divides no interval in the code, so steps meet every phase.
 const STEP: Duration = Duration::from_millis(370);
 const NODES: usize = 6;
 
@@ -34,7 +34,7 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| fastrand::u64(..))
 }
 
-/// Four worker ids for six nodes, so that ids change hands.
+/// Four worker ids for six nodes, so that worker ids change holders.
 fn layout() -> Layout {
     Layout::new(
         [(Field::Timestamp, 41), (Field::Worker, 2), (Field::Sequence, 12)],

@@ -14,8 +14,8 @@ use leaf_snowflake::{
 
 use crate::support::*;
 
-/// W-06: a claim whose answer was lost, and the crash right after it: the next start finds its own
-/// claim by the nonce in the state file, instead of waiting for a stranger's time to pass.
+/// W-06: the answer to a claim is lost, and the node crashes right after. Its next start recognizes
+/// the claim by the nonce in the state file, instead of waiting for the end of a stranger's lease.
 #[test]
 fn a_claim_whose_answer_was_lost_is_found_by_the_next_start() {
     let cluster = Cluster::new();
@@ -38,7 +38,7 @@ fn a_claim_whose_answer_was_lost_is_found_by_the_next_start() {
     assert_eq!(records.len(), 1, "one claim, however often it was sent");
 }
 
-/// W-09: with the same clock, a little back, and an hour back.
+/// W-09: a node is killed and started again 40 times, each time with its clock 250 ms later.
 #[test]
 fn a_killed_node_goes_on_at_once_and_repeats_nothing() {
     let cluster = Cluster::new();
@@ -53,7 +53,7 @@ fn a_killed_node_goes_on_at_once_and_repeats_nothing() {
     }
 }
 
-/// W-09: the node may take this worker id only.
+/// W-09: the registry gives this node one fixed worker id only.
 #[test]
 fn a_killed_node_whose_clock_went_back_an_hour_refuses_and_writes_nothing() {
     let cluster = Cluster::new();
@@ -74,7 +74,7 @@ fn a_killed_node_whose_clock_went_back_an_hour_refuses_and_writes_nothing() {
     assert_eq!(before[0].fence, after[0].fence);
 }
 
-/// W-09, W-10: a node without its file is a stranger to its own record.
+/// W-09, W-10: without its state file a node cannot prove that a record is its own.
 #[test]
 fn a_node_without_its_state_file_waits_for_the_registry_ceiling() {
     let cluster = Cluster::new();
@@ -93,8 +93,8 @@ fn a_node_without_its_state_file_waits_for_the_registry_ceiling() {
     until_killed(async || open("fresh").await.unwrap().next().await.unwrap());
 }
 
-/// W-10: the registry is away at the start. Only this machine's own file of the last epoch may go
-/// on, and only up to the registry's ceiling.
+/// W-10: the registry is away at the start. Only this machine's own file of the last term lets a
+/// node start, and its ids stop at the registry ceiling.
 #[test]
 fn without_the_registry_only_ones_own_file_may_start() {
     let cluster = Cluster::new();
@@ -179,7 +179,8 @@ fn a_node_that_started_alone_is_confirmed_later() {
     }
 }
 
-/// W-10: while it ran alone its worker id was taken over, because its time was up.
+/// W-10: while a node ran without the registry its ceiling passed, and its worker id was taken
+/// over.
 #[test]
 fn a_node_that_started_alone_and_was_overtaken_repeats_nothing() {
     let cluster = Cluster::new();
@@ -221,8 +222,8 @@ fn a_node_that_started_alone_and_was_overtaken_repeats_nothing() {
     });
 }
 
-/// A stop tells its own file before it tells the registry: whoever crashes in between must not go
-/// on alone with what another node may hold by then.
+/// A stop writes to the state file before the registry. After a crash between the two, the node
+/// must not start without the registry, because another node may hold the worker id by then.
 #[test]
 fn a_node_that_began_to_give_back_does_not_start_alone() {
     let cluster = Cluster::new();
@@ -258,7 +259,8 @@ async fn after_a_reboot_the_record_must_be_silent() {
     flakes.next().await.unwrap();
 }
 
-/// W-10: after a reboot somebody else writes the file: a file system that does not show the lock.
+/// W-10: after a reboot another process writes the state file, on a file system that does not share
+/// the lock.
 #[tokio::test(start_paused = true)]
 async fn after_a_reboot_the_file_must_be_silent_too() {
     let cluster = Cluster::new();
@@ -288,7 +290,7 @@ async fn after_a_reboot_the_file_must_be_silent_too() {
     assert_eq!(writes(&before), writes(&after), "and this one did not");
 }
 
-/// W-10: the same between the opening of the file and the claim.
+/// W-10: another process writes the state file between its opening and the claim.
 #[test]
 fn what_another_process_wrote_since_the_file_was_opened_counts() {
     let cluster = Cluster::new();
@@ -310,7 +312,8 @@ fn what_another_process_wrote_since_the_file_was_opened_counts() {
     }
 }
 
-/// A registry that was restored from an early backup knows nothing; the node's own file does.
+/// A registry that was restored from an early backup has no record; the node's state file still has
+/// its ceiling.
 #[test]
 fn a_registry_that_forgot_everything_does_not_take_the_floor_along() {
     let cluster = Cluster::new();
@@ -339,7 +342,8 @@ async fn a_copied_data_directory_is_another_node() {
     }
 }
 
-/// W-12: with every other worker id in use, too.
+/// W-12: a copied data directory does not get the original's worker id, even if all others are in
+/// use.
 #[test]
 fn a_copied_data_directory_never_becomes_the_original_by_trying() {
     let cluster = Cluster::new();
@@ -368,9 +372,9 @@ async fn refused(cluster: &Cluster, config: leaf_snowflake::SnowflakeConfig) {
     }
 }
 
-/// W-12: two clones of a volume whose node crashed between a claim and its answer, the first claim
-/// or one behind a lease that was lost. Both find the claim in their file, and its record in the
-/// registry; the first is frozen before it reports.
+/// W-12: a node crashed between a claim and its answer; the claim was its first, or followed a lost
+/// lease. Two clones of its volume both find the claim in their file and its record in the
+/// registry. The first clone is frozen before it reports.
 #[test]
 fn two_clones_of_a_pending_claim_do_not_share_its_worker_id() {
     for held_before in [false, true] {
@@ -425,7 +429,7 @@ fn two_clones_of_a_pending_claim(held_before: bool) {
     });
 }
 
-/// What is written down is never above what is issued: not even when the file is gone.
+/// No id is issued above the ceiling that was written, not even when the file is gone.
 #[tokio::test(start_paused = true)]
 async fn ids_stop_at_the_ceiling_that_was_written_down() {
     let cluster = Cluster::new();
@@ -473,7 +477,7 @@ async fn a_claim_that_is_given_up_keeps_its_file_and_lock() {
     assert!(text.contains("\"term\":"));
 }
 
-/// Changes what a state file says, in both slots, and puts its checksums right.
+/// Replaces a text in both slots of a state file, and corrects the checksums.
 fn rewrite(file: &Path, from: &str, to: &str) {
     const SLOT: usize = 4096;
     let pages = std::fs::read(file).unwrap();

@@ -57,7 +57,7 @@ pub(crate) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// The report of a holder that lives at the start and wants to issue up to `ceiling`.
+/// The report of a holder at the time `START` that wants to issue up to `ceiling`.
 pub(crate) fn report(ceiling: UnixMillis) -> Report {
     Report { now: START, tolerance: Duration::from_secs(1), ceiling }
 }

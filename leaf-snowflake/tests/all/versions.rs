@@ -12,7 +12,7 @@ use leaf_snowflake::{
 
 use crate::support::*;
 
-/// A store through which a node of a later version writes: each record has two fields more.
+/// The store of a node of a later version: each record that it writes has two more fields.
 #[derive(Debug)]
 struct Later(Arc<MemoryFenceStore>);
 
@@ -48,8 +48,8 @@ impl FenceStore for Later {
     }
 }
 
-/// Both versions take each other's worker ids over, after stops and after kills; no id repeats, and
-/// what the later version wrote is kept by today's.
+/// Nodes of both versions take over each other's worker ids, after stops and after kills. No id
+/// repeats, and this version keeps the fields that the later version wrote.
 #[test]
 fn nodes_of_two_versions_share_a_registry() {
     let cluster = Cluster::new();

@@ -57,8 +57,7 @@ async fn the_next_id_never_falls_and_jumps_far_only_when_confirmed() {
     assert!(refused.contains("every replica"), "{refused}");
     assert!(guarded.advance(&tag, far + 1001, Confirm::Yes).await.unwrap().1);
     // A daily tag of four digits jumps by a tenth of its numbers, whatever the margin is.
-    let reset =
-        crate::meaning::Reset::new(crate::meaning::Period::Daily, crate::meaning::Zone::utc(), 4);
+    let reset = leaf_shape::Reset::new(leaf_shape::Period::Daily, leaf_shape::Zone::utc(), 4);
     let mut receipts = NewTag::strict(Tag::parse("receipts").unwrap());
     receipts.meaning.reset = reset;
     assert_eq!(receipts.own_failover_margin(), Some(1001));

@@ -11,7 +11,7 @@ fn take(buffer: &DoubleBuffer) -> Option<i64> {
     }
 }
 
-/// A taker beside one that uses its slot up and sees it filled again.
+/// A taker beside a thread that uses up the taker's slot and refills it.
 #[test]
 fn a_refilled_slot_never_repeats_an_id() {
     loom::model(|| {

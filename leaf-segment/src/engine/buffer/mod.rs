@@ -6,20 +6,20 @@
 //! The cursor packs (generation: 32, offset: 32). `fetch_add(1)` therefore yields in one step which
 //! segment and which place in it a caller owns, and no two callers get the same pair:
 //!
-//! - A caller that finds a segment used up, and no next one, says so in a flag; callers look at the
-//!   flag before they add. Each adds beyond the end at most once per segment, so the offset
-//!   (lengths end at 2^31) never carries into the generation. The flag stands on another line than
-//!   the cursor, one that is seldom written: looking at the cursor itself would fetch its contended
-//!   line twice.
+//! - A caller that finds a segment used up, and no next one, sets a flag; callers read the flag before
+//!   they add. So each caller adds beyond the end at most once per segment, and the offset (lengths are
+//!   below 2^31) never carries into the generation. The flag is on a seldom written cache line, apart
+//!   from the cursor: reading the cursor first would fetch its contended line twice.
 //! - The switch to the next segment is `fetch_max`, which is idempotent: a caller that was late
 //!   cannot reset the offset of a segment that others already draw from.
 //! - A slot is rewritten only for the generation after the cursor's. A caller that was suspended
 //!   between its addition and its read notices that the slot's generation is no longer its own and
 //!   drops the offset.
-//! - When 32 bits of generations are used up, a fresh buffer is chained behind this one.
+//! - When the 32 bits of generations are used up, the buffer accepts no more segments: the tag then
+//!   goes on with a new handle, which has a new buffer.
 //!
-//! This file knows neither stores nor tasks: ranges are handed in by [`DoubleBuffer::publish`],
-//! whose caller is responsible for being alone.
+//! This file has nothing to do with stores or tasks: ranges come in by [`DoubleBuffer::publish`],
+//! and its caller must make sure that nobody else calls it at the same time.
 
 mod slot;
 
@@ -40,9 +40,9 @@ const LAST: u32 = u32::MAX - 2;
 /// The cursor's generation once the buffer is closed.
 const CLOSED: u32 = u32::MAX - 1;
 
-/// On a cache line of its own. The 128 bytes of `crossbeam_utils::CachePadded` keep two lines away
-/// from each other that processors prefetch in pairs; here each of the two is of use to whoever needs
-/// the other one, and a process may have 100,000 buffers.
+/// Puts a value on its own cache line. `crossbeam_utils::CachePadded` takes 128 bytes, since
+/// processors prefetch lines in pairs. That is welcome here: a caller that needs one of the two
+/// lines needs the other, too, and a process may have 100,000 buffers.
 #[derive(Debug)]
 #[repr(align(64))]
 struct OwnLine<T>(T);
@@ -54,12 +54,12 @@ pub(crate) struct DoubleBuffer {
     segments: OwnLine<Segments>,
 }
 
-/// What every caller reads and few write, on one cache line: a caller of one tag among thousands
-/// fetches this line and the cursor's.
+/// What every caller reads and few write, on one cache line. So a caller whose tag is not in the
+/// processor's cache, one of thousands, fetches only this line and the cursor's.
 #[derive(Debug)]
 struct Segments {
-    /// The current segment is used up and the next one not there, or the buffer is closed. A hint:
-    /// whoever sees it set looks for itself.
+    /// Whether the current segment is used up and there is no next one, or the buffer is closed.
+    /// Only a hint: a caller that finds it set checks the cursor and the slots.
     drained: AtomicBool,
     slots: [Slot; 2],
 }
@@ -83,15 +83,15 @@ enum End {
     Closed,
 }
 
-/// The most ids of one addition: offsets of callers that all add so much beyond the end still do
-/// not carry into the generation.
+/// The most ids that one addition takes: so small that the offset does not carry into the
+/// generation even if all callers add as much beyond the end.
 pub(crate) const MOST_AT_ONCE: u32 = 1 << 16;
 
 /// Where a buffer stood when it was closed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClosedAt(Cursor);
 
-/// A look at a buffer from outside.
+/// The state of a buffer, for operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) slots: [Option<IdRange>; 2],
@@ -111,7 +111,7 @@ impl DoubleBuffer {
         }
     }
 
-    /// Takes the next id. Wait-free but for retries when a segment ends under the caller.
+    /// Takes the next id. Wait-free except for retries when the segment ends during the call.
     #[inline]
     pub(crate) fn take(&self) -> Take<Id> {
         loop {
@@ -147,8 +147,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// Takes exactly `count` ids that follow each other, if the current segment has as many left.
-    /// Where it has not it keeps them.
+    /// Takes exactly `count` consecutive ids if the current segment has that many left. Otherwise
+    /// leaves them there and returns `None`.
     pub(crate) fn take_contiguous(&self, count: u32) -> Option<Take<IdRange>> {
         loop {
             let now = self.now();
@@ -210,8 +210,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// Whether the next segment should be fetched: it is not there, and of the current one less
-    /// than 90 % is left.
+    /// Whether the next segment should be fetched: it is missing, and more than a tenth of the
+    /// current one is used.
     pub(crate) fn prefetch_due(&self) -> bool {
         let now = self.now();
         !self.next_is_ready() && now.offset() > self.slot(now).prefetch_at()
@@ -259,15 +259,15 @@ impl DoubleBuffer {
         }
     }
 
-    /// The last id that was taken; `None` when none was. A look from outside: while segments change
-    /// it may be one that was taken shortly before, or none.
+    /// The last id that was taken; `None` if there is none. Not exact while the segment changes:
+    /// then it may be an id that was taken shortly before, or `None`.
     pub(crate) fn last_taken(&self) -> Option<i64> {
         let now = self.now();
         let current = self.slot(now).from(Cursor::start_of(now.generation()));
         match current.filter(|_| now.offset() > 0) {
             Some(range) => Some(range.end().min(range.start() + i64::from(now.offset())) - 1),
-            // Nothing of this segment: the one before it is in the other slot, unless the next has
-            // come.
+            // Nothing was taken of this segment. The one before is in the other slot, unless the
+            // next one has replaced it.
             None => {
                 let before = Cursor::start_of(now.generation().checked_sub(1)?);
                 self.slot(before).from(before).map(|range| range.end() - 1)
@@ -309,8 +309,8 @@ impl DoubleBuffer {
         self.now().generation() == CLOSED
     }
 
-    /// The ids up to the end of the last segment that were never handed out and follow each other.
-    /// To be asked when nobody publishes any more.
+    /// The unused ids that can be given back: the consecutive ones up to the end of the last
+    /// segment. Call it only when nobody publishes any more.
     pub(crate) fn unused(&self, ClosedAt(at): ClosedAt) -> Option<IdRange> {
         let left = self.slot(at).from(at);
         let next = Cursor::start_of(at.generation() + 1);
@@ -322,8 +322,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// One past the last id that was handed out of the segment in use, or before it. To be asked
-    /// when nobody publishes any more; `None` when none was.
+    /// One past the last id that was handed out, or the start of the segment in use if none of it
+    /// was; `None` if none was at all. Call it only when nobody publishes any more.
     pub(crate) fn issued_end(&self, ClosedAt(at): ClosedAt) -> Option<i64> {
         let segment = self.slot(at).from(Cursor::start_of(at.generation()))?;
         if at.offset() == 0 && at.generation() == 1 {

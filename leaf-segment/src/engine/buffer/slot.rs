@@ -30,7 +30,7 @@ impl Cursor {
     }
 }
 
-/// One segment. Readable only while its generation is the cursor's, before and after.
+/// One segment. A read counts only if the slot's generation is still the cursor's afterwards.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// (generation: 32, length: 32); the length is at most `i32::MAX`.
@@ -49,10 +49,11 @@ impl Slot {
         }
     }
 
-    /// Reads the id at the cursor's offset; `None` when the offset is lost.
+    /// Reads the id at the cursor's offset; `None` if the offset is lost: it is beyond the end, or
+    /// the slot was refilled.
     ///
-    /// Both slots are read, so that the reading does not wait for the addition to tell which one
-    /// counts: a tenth of the whole.
+    /// Reads both slots, so that the loads do not wait until the result of the addition shows which
+    /// slot counts: this saves a tenth of the whole time.
     #[inline]
     pub(super) fn read(slots: &[Self; 2], taken: Cursor) -> Option<Take<Id>> {
         let [even, odd] = slots;
@@ -87,15 +88,15 @@ impl Slot {
     pub(super) fn fill_of(&self, taken: Cursor) -> Option<(i64, u32, u32)> {
         let base = self.base.load(Ordering::Relaxed);
         let prefetch_at = self.prefetch_at.load(Ordering::Relaxed);
-        // Pairs with the release fence in `fill`: whoever read any of a later filling above sees
-        // its generation (or INVALID) below.
+        // Pairs with the release fence in `fill`: a reader that saw anything of a later filling
+        // above sees that filling's generation (or INVALID) below.
         fence(Ordering::Acquire);
         let stamp = Cursor(self.stamp.load(Ordering::Relaxed));
         let own = stamp.generation() == taken.generation() && taken.offset() < stamp.offset();
         own.then(|| (base, stamp.offset(), prefetch_at))
     }
 
-    /// Whether it holds the segment of this generation; then all of it is visible.
+    /// Whether the slot holds the segment of this generation. If so, its base and length are visible.
     pub(super) fn holds(&self, generation: u32) -> bool {
         Cursor(self.stamp.load(Ordering::Acquire)).generation() == generation
     }

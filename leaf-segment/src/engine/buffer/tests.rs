@@ -42,6 +42,15 @@ fn holds_one_segment_ahead_and_no_more() {
 }
 
 #[test]
+fn a_segment_has_at_most_as_many_ids_as_31_bits_count() {
+    let buffer = DoubleBuffer::new();
+    let most = i64::from(i32::MAX);
+
+    assert!(!buffer.publish(range(1, most + 2)));
+    assert!(buffer.publish(range(1, most + 1)));
+}
+
+#[test]
 fn a_run_ends_with_its_segment() {
     let buffer = DoubleBuffer::new();
     buffer.publish(range(1, 101));
@@ -73,7 +82,78 @@ fn ids_that_follow_each_other_leave_a_tail_that_is_too_short() {
     assert_eq!(buffer.take_contiguous(1), None);
 }
 
-/// Threads that take single ids, runs and contiguous ranges while segments are published.
+/// What the buffer shows from outside, at each step through two segments.
+#[test]
+fn it_tells_where_it_stands() {
+    let buffer = DoubleBuffer::new();
+    let seen = || {
+        let slots = buffer.view().slots;
+        (buffer.segment_length(), buffer.stock(), buffer.last_taken(), slots)
+    };
+    assert_eq!(seen(), (0, 0, None, [None, None]));
+    assert_eq!((buffer.view().position, buffer.is_closed()), (None, false));
+    let (one, two) = (range(101, 121), range(500, 510));
+    buffer.publish(one);
+    assert_eq!((buffer.stock(), buffer.last_taken()), (20, None), "nothing was taken");
+    assert!(!buffer.prefetch_due(), "all is left");
+    assert_eq!(buffer.take_run(2), Take::Some(range(101, 103)));
+    assert!(!buffer.prefetch_due(), "90 % are left");
+    assert_eq!((buffer.segment_length(), buffer.stock(), buffer.last_taken()), (20, 18, Some(102)));
+    assert_eq!((buffer.view().position, buffer.view().current), (Some(103), 1));
+    assert_eq!(buffer.view().slots, [None, Some(one)]);
+    assert_eq!(buffer.take(), Take::SomeAndPrefetch(Id::new(103).unwrap()));
+    assert!(buffer.prefetch_due());
+    buffer.publish(two);
+    assert!(!buffer.prefetch_due(), "the next one is there");
+    assert_eq!((buffer.stock(), buffer.last_taken()), (17 + 10, Some(103)));
+    assert_eq!(buffer.take_contiguous(17), Some(Take::Some(range(104, 121))), "all that is left");
+    assert_eq!((buffer.stock(), buffer.last_taken()), (10, Some(120)));
+    assert_eq!(buffer.take(), Take::Some(Id::new(500).unwrap()));
+    assert_eq!((buffer.stock(), buffer.last_taken(), buffer.view().current), (9, Some(500), 0));
+    drain(&buffer);
+    assert_eq!((buffer.segment_length(), buffer.stock(), buffer.last_taken()), (10, 0, Some(509)));
+    assert_eq!(buffer.take_run(3), Take::Empty);
+    assert_eq!(buffer.last_taken(), Some(509), "whoever asks in vain takes nothing");
+    let closed = buffer.close().unwrap();
+    assert_eq!(buffer.issued_end(closed), Some(510));
+    assert!(buffer.is_closed() && buffer.next_is_ready() && !buffer.prefetch_due());
+    assert_eq!((buffer.stock(), buffer.close().is_none()), (0, true));
+}
+
+#[test]
+fn the_last_id_before_a_switch_is_told_from_the_other_slot() {
+    let buffer = DoubleBuffer::new();
+    buffer.publish(range(1, 4));
+    drain(&buffer);
+    buffer.publish(range(50, 60));
+    // Somebody has switched to the next segment, and took nothing of it.
+    assert_eq!(buffer.take_contiguous(11), None);
+    assert_eq!((buffer.last_taken(), buffer.stock()), (Some(3), 10));
+    assert_eq!(buffer.take(), Take::Some(Id::new(50).unwrap()));
+    assert_eq!(buffer.last_taken(), Some(50));
+}
+
+#[test]
+fn what_was_issued_before_the_close_is_told() {
+    for (taken, end) in [(0, None), (1, Some(2)), (3, Some(4)), (10, Some(11))] {
+        let buffer = DoubleBuffer::new();
+        buffer.publish(range(1, 11));
+        for _ in 0..taken {
+            let _ = buffer.take();
+        }
+        let closed = buffer.close().unwrap();
+        assert_eq!(buffer.issued_end(closed), end, "{taken} of 10");
+    }
+    // Nothing of the second segment: what was issued ends before it.
+    let buffer = DoubleBuffer::new();
+    buffer.publish(range(1, 4));
+    drain(&buffer);
+    buffer.publish(range(50, 60));
+    assert_eq!(buffer.take_contiguous(11), None, "it has switched");
+    let closed = buffer.close().unwrap();
+    assert_eq!(buffer.issued_end(closed), Some(50));
+}
+
 #[test]
 fn whatever_is_taken_is_taken_once() {
     const SEGMENTS: i64 = 2000;
@@ -164,7 +244,7 @@ fn a_caller_suspended_before_its_read_loses_the_offset() {
     assert_eq!(buffer.slot(suspended).read_run(suspended, 5), None, "nor is it part of a run");
 }
 
-/// Else callers that ask an empty buffer for long enough would carry into the generation.
+/// If they did, many calls on an empty buffer would carry into the generation.
 #[test]
 fn nobody_adds_to_a_segment_that_is_used_up() {
     let buffer = DoubleBuffer::new();

@@ -1,11 +1,11 @@
-//! `GET /v1/live`: what the dashboard shows, as lines of JSON: the first has all, each further one what has
-//! changed, once a second.
+//! `GET /v1/live`: the state that the dashboard shows, as lines of JSON. The first line has the
+//! whole state; after it comes one line a second, with the changes.
 //!
-//! Invariant: the lines that a viewer gets, put over each other, are the node's state as of the last one.
-//! One line is made a second, which all viewers get; without viewers none is made. The server ends the stream
-//! of a viewer that reads too slowly: the viewer opens another one. The registry is asked nothing. While
-//! somebody watches, the other nodes are asked how they are, and each store that is asked nothing else whether it is
-//! there, so that an outage shows at once.
+//! Invariant: a viewer that merges all its lines in order has the node's state as of the last line.
+//! Each second one line is made for all viewers; without viewers none is made. The server ends the
+//! stream of a viewer that reads too slowly; that viewer opens another one. The lines need no query
+//! to the registry. While there are viewers, the node asks the other nodes for their states, and
+//! checks each store to which it has sent nothing for a second, so that an outage shows at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use leaf_core::{Clock as _, IdRange, SystemClock};
-use leaf_segment::meaning::Order;
-use leaf_segment::shards::Shards;
+use leaf_node::Shards;
 use leaf_segment::view::TagView;
+use leaf_shape::Order;
 use serde_json::{Map, Value, json};
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
 use super::status;
-use crate::access::Caller;
+use crate::caller::Caller;
 use crate::http::problem::Problem;
 use crate::log::events;
 use crate::node::{Node, Store};
@@ -30,22 +30,24 @@ use crate::serve::Pressure;
 
 /// How often a line is made.
 const EVERY: Duration = Duration::from_secs(1);
-/// After how many lines other nodes are asked how they are.
+/// The other nodes are asked for their states once in this many lines.
 const LOOK_EVERY: usize = 3;
-/// How many lines may wait for a viewer.
+/// How many lines may wait until a viewer reads them.
 const BEHIND: usize = 4;
-/// The most viewers: each keeps a connection of the listener that also serves health.
+/// The most viewers at a time. Each occupies a connection of the ops listener, which also serves
+/// health.
 const VIEWERS: usize = 16;
-/// The most tags that are shown, by name; others are found by a search.
+/// The most tags that are shown, the first ones by name. The dashboard finds the others by a
+/// search.
 const TAGS: usize = 1000;
 
-/// The lines of a node.
+/// The stream of lines of a node, which all its viewers share.
 pub(crate) struct Feed {
     state: Mutex<State>,
     lines: broadcast::Sender<Bytes>,
 }
 
-/// What the viewers have.
+/// The state that the viewers have received.
 #[derive(Default)]
 struct State {
     seen: Map<String, Value>,
@@ -65,7 +67,8 @@ impl Feed {
     }
 }
 
-/// A stream of lines for a viewer, until it may no longer read, or the node stops.
+/// Opens a stream of lines for a viewer. The stream ends when the viewer may no longer read or
+/// reads too slowly, or when the node stops.
 pub(super) fn watch(caller: &Caller) -> Result<mpsc::Receiver<Bytes>, Problem> {
     let feed = &caller.feed;
     let (sender, receiver) = mpsc::channel(BEHIND);
@@ -123,8 +126,9 @@ async fn make_lines(node: Arc<Node>) {
         let mut state = node.feed.state();
         let changed = difference(&state.seen, &now);
         state.seen = now;
-        // The last line wakes the viewers, whose streams end then: a stop must not wait for them. It is
-        // looked for before the line, which each viewer looks for it after.
+        // When the node stops, its last line wakes the tasks of all viewers, which then end their
+        // streams: a stop must not wait for them. The flag is read before the line is sent, and
+        // each viewer's task reads it after it has received the line: so none misses the stop.
         let stops = node.stopping();
         if node.feed.lines.send(line(&changed, false)).is_err() || stops {
             state.runs = false;
@@ -134,15 +138,16 @@ async fn make_lines(node: Arc<Node>) {
     }
 }
 
-/// A line. The first one says so: what a viewer had before is gone.
+/// Encodes a line. `all` marks a viewer's first line, which replaces everything that the viewer had
+/// before.
 fn line(state: &Map<String, Value>, all: bool) -> Bytes {
     let mut text = json!({ "all": all, "state": state }).to_string();
     text.push('\n');
     text.into()
 }
 
-/// What changes `before` into `after`: objects are compared field by field, all else as a whole; `null`
-/// where a field is gone.
+/// The changes from `before` to `after`. Objects are compared field by field, other values as a
+/// whole. A removed field is `null`.
 fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<String, Value> {
     let mut changed = Map::new();
     for (key, value) in after {
@@ -160,7 +165,8 @@ fn difference(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<St
     changed
 }
 
-/// The state of a node: no value of an object in it is `null`, which would mean that it is gone.
+/// The state of a node. No field of an object in it is `null`: in a line, `null` means that the
+/// field was removed.
 fn now(node: &Node) -> Map<String, Value> {
     let views = node.ids.segments().map(|segments| segments.views(None, TAGS));
     let tags: Map<String, Value> = views
@@ -258,7 +264,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Puts a line over the state, as the dashboard does.
+    /// Merges a line into the state, as the dashboard does.
     fn merge(state: &mut Map<String, Value>, changed: Map<String, Value>) {
         for (key, value) in changed {
             match (state.get_mut(&key), value) {

@@ -1,10 +1,12 @@
-//! The ops listener: health for everybody, and for operators why a node is not ready, its tags and
-//! its worker ids.
+//! The ops listener: health for everybody; for operators the reasons why a node is not ready, its
+//! tags and its worker ids.
 //!
-//! What operators ask needs the role `read` or `admin`; where no token has one it is answered on loopback
-//! only, and not to a page that a browser was lured to. Stores and registry are asked by tasks of their
-//! own: a client that leaves must not take a connection of the pool with it.
+//! Requests of operators need the role `read` or `admin`. Without `tokens_file` and `ops.token`
+//! they are answered on loopback only, and not if they come from a web page of another host. Tasks
+//! of their own query the stores and the registry: a query whose client disconnects still ends
+//! properly, so that its connection goes back to the pool.
 
+mod change;
 pub(crate) mod feed;
 mod part;
 mod status;
@@ -18,17 +20,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Bytes;
-use hyper::header::{
-    AUTHORIZATION, CONNECTION, ETAG, HOST, HeaderMap, HeaderValue, IF_MATCH, ORIGIN,
-};
+use hyper::header::{AUTHORIZATION, CONNECTION, ETAG, HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
-use hyper::http::uri::{Authority, PathAndQuery};
+use hyper::http::uri::Authority;
 use hyper::{Method, StatusCode, Version};
-use leaf_node::requests::{AcceptClock, ChangeTag, CreateTag, ReleaseWorker, RetireWorker};
+use leaf_node::requests::CreateTag;
 use serde::Serialize;
 use tracing::Instrument as _;
 
+use self::change::{Asked, change};
 use self::part::Part;
 use super::body::{self, RequestBody};
 use super::id_routes::decode_key;
@@ -36,32 +36,32 @@ use super::problem::{Form, Problem, check_method};
 use super::reply::{self, Reply};
 use super::routes::{self, Found, Route};
 use super::v1;
-use crate::access::Caller;
-use crate::audit::{self, Change};
+use crate::caller::Caller;
 use crate::metrics::{self, Operation};
 use crate::node::Node;
 use crate::refusal::Reason;
 use crate::request::RequestId;
 
-/// How long an answer may take that needs a store or the registry.
+/// Time limit of an answer that needs a store or the registry.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// What answers a route.
+/// The handler of a route of the ops listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
-    /// Whether the process answers: a supervisor restarts it where it does not.
+    /// Shows that the process answers. A supervisor restarts a process that does not.
     Alive,
-    /// Whether ids can be had: a balancer sends nothing where it cannot.
+    /// Shows whether this node can answer requests for ids. A balancer sends nothing to a node that
+    /// cannot.
     Ready,
-    /// Takes this node out of its balancers, and back.
+    /// Takes this node out of its balancers (`POST`), and puts it back (`DELETE`).
     Drain,
-    /// Everything about this node, from memory.
+    /// Shows the state of this node, from memory alone.
     Status,
     /// All that is counted and measured.
     Metrics,
     /// A file of the dashboard.
     File(ui::File),
-    /// What the dashboard shows, as it changes.
+    /// Streams what the dashboard shows, and each change of it.
     Live,
     /// A snowflake id taken apart.
     Id,
@@ -69,11 +69,11 @@ pub(super) enum To {
     Cache,
     /// The table of tags, as on the page of the Java Leaf.
     Db,
-    /// What is about tags, worker ids and the clock.
+    /// A route about tags, worker ids or the clock.
     Records(Records),
 }
 
-/// What answers a route that is about the records of stores and of the registry.
+/// The handler of a route about tags, worker ids or the clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Records {
     /// Lists and creates tags.
@@ -82,11 +82,13 @@ pub(super) enum Records {
     Tag,
     /// Raises a tag's next number.
     TagAdvance,
+    /// Reopens a tag that a wrong clock has closed.
+    TagReopen,
     /// Gives the newest key to a tag of scrambled ids.
     TagRekey,
-    /// Cuts a tag, and takes that back.
+    /// Cuts a tag (`PUT`), or removes its rule of traffic (`DELETE`).
     TagCut,
-    /// What the ids of a tag would look like.
+    /// Shows the first ids that a tag would have, without creating it.
     Sample,
     /// An id of a tag taken apart.
     TagId,
@@ -96,12 +98,12 @@ pub(super) enum Records {
     WorkerRelease,
     /// Takes a worker id out of service for good.
     WorkerRetire,
-    /// Lets the ids follow a clock that jumped ahead.
+    /// Lets the ids' clock follow a wall clock that jumped ahead.
     ClockAccept,
 }
 
 impl To {
-    /// What its requests are counted as.
+    /// The operation under which requests for this route are counted.
     const fn operation(self) -> Operation {
         match self {
             Self::Alive | Self::Ready => Operation::Health,
@@ -137,6 +139,7 @@ pub(super) const ROUTES: &[Route<To>] = &[
     Route::new("GET, HEAD, POST", "/v1/tags", To::Records(Records::Tags)),
     Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Records(Records::Tag)),
     Route::new("POST", "/v1/tags/{tag}/advance", To::Records(Records::TagAdvance)),
+    Route::new("POST", "/v1/tags/{tag}/reopen", To::Records(Records::TagReopen)),
     Route::new("POST", "/v1/tags/{tag}/rekey", To::Records(Records::TagRekey)),
     Route::new("PUT, DELETE", "/v1/tags/{tag}/cut", To::Records(Records::TagCut)),
     Route::new("POST", "/v1/sample", To::Records(Records::Sample)),
@@ -176,7 +179,7 @@ pub(super) async fn route(
     (operation, reply)
 }
 
-/// Answers a request by its route, to whoever has the role for it.
+/// Answers a request by its route, if the caller has the role that the route needs.
 async fn answer(
     caller: &Caller,
     head: &Parts,
@@ -190,23 +193,13 @@ async fn answer(
     check_method(&head.method, route.methods)?;
     if !matches!(route.to, To::Alive | To::Ready | To::File(_)) {
         authorize(caller, head)?;
-        let takes_some = match route.to {
-            To::Cache | To::Db | To::Id | To::Records(Records::Tags) => true,
-            To::Records(Records::Tag) => !matches!(head.method, Method::GET | Method::HEAD),
-            To::Records(
-                Records::TagAdvance
-                | Records::TagRekey
-                | Records::TagCut
-                | Records::WorkerRelease
-                | Records::WorkerRetire,
-            ) => true,
-            _ => false,
-        };
-        if !takes_some && head.uri.query().is_some_and(|query| !query.is_empty()) {
+        if !takes_parameters(route.to, &head.method)
+            && head.uri.query().is_some_and(|query| !query.is_empty())
+        {
             return Err(Problem::bad_request("this route takes no parameters"));
         }
     }
-    if !matches!(head.method, Method::GET | Method::HEAD) {
+    if !is_look(&head.method) {
         let body = body::read(body, body::OF_OPERATORS).await?;
         // The body may have taken its time.
         authorize(caller, head)?;
@@ -217,22 +210,16 @@ async fn answer(
             body,
             request: request.clone(),
         };
-        // It changes nothing.
-        if route.to == To::Records(Records::Sample) {
-            let (tag, spec) = body::json::<CreateTag>(&asked.head.headers, &asked.body)?.read()?;
-            let node = Arc::clone(caller);
-            return shown(async move { tags::sample(&node, &tag, spec).await }).await;
-        }
-        return change(caller.clone(), asked).await;
+        return match route.to {
+            To::Records(Records::Sample) => sample(caller, &asked).await,
+            _ => change(caller.clone(), asked).await,
+        };
     }
     let query = head.uri.query().unwrap_or_default();
     let node = Arc::clone(caller);
     match route.to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
-        To::Ready => match node.health() {
-            health if health.can_answer() => Ok(reply::text(StatusCode::OK, health.to_string())),
-            health => Err(Problem::unavailable(health.to_string())),
-        },
+        To::Ready => ready(&node),
         To::Drain | To::Status => Ok(status::show(&node)),
         To::Metrics => {
             let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
@@ -252,7 +239,44 @@ async fn answer(
     }
 }
 
-/// Shows what is about tags and worker ids.
+/// Answers `/readyz`: whether this node can answer requests for ids.
+fn ready(node: &Node) -> Result<Reply, Problem> {
+    match node.health() {
+        health if health.can_answer() => Ok(reply::text(StatusCode::OK, health.to_string())),
+        health => Err(Problem::unavailable(health.to_string())),
+    }
+}
+
+/// Shows the first ids that a new tag would have, without creating it.
+async fn sample(node: &Arc<Node>, asked: &Asked) -> Result<Reply, Problem> {
+    let (tag, spec) = body::json::<CreateTag>(&asked.head.headers, &asked.body)?.read()?;
+    let node = Arc::clone(node);
+    shown(async move { tags::sample(&node, &tag, spec).await }).await
+}
+
+/// Whether requests of a route may have parameters behind a `?`.
+fn takes_parameters(to: To, method: &Method) -> bool {
+    match to {
+        To::Cache | To::Db | To::Id | To::Records(Records::Tags) => true,
+        To::Records(Records::Tag) => !is_look(method),
+        To::Records(
+            Records::TagAdvance
+            | Records::TagReopen
+            | Records::TagRekey
+            | Records::TagCut
+            | Records::WorkerRelease
+            | Records::WorkerRetire,
+        ) => true,
+        _ => false,
+    }
+}
+
+/// Whether the method of a request is one that only reads.
+fn is_look(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Answers `GET` and `HEAD` about tags and worker ids.
 async fn show(
     node: Arc<Node>,
     records: Records,
@@ -276,6 +300,7 @@ async fn show(
         }
         Records::Workers => shown(async move { workers::list(&node).await }).await,
         Records::TagAdvance
+        | Records::TagReopen
         | Records::TagRekey
         | Records::TagCut
         | Records::Sample
@@ -285,191 +310,26 @@ async fn show(
     }
 }
 
-/// A request that changes something.
-struct Asked {
-    to: To,
-    /// As they stand in the path.
-    parameters: Vec<String>,
-    head: Parts,
-    body: Bytes,
-    request: RequestId,
-}
-
-/// Does what a request asks for, and writes that to the audit log; a stop waits for both.
-async fn change(caller: Caller, asked: Asked) -> Result<Reply, Problem> {
-    let changes = caller.changes.clone();
-    detached(changes.track_future(async move {
-        let asked = Arc::new(asked);
-        // In a task of its own: one that panics leaves a line, too.
-        let performed = {
-            let (node, asked) = (Arc::clone(&caller), Arc::clone(&asked));
-            tokio::spawn(async move { perform(&node, &asked).await }.in_current_span())
-        };
-        let done = performed.await.unwrap_or_else(|_| Err(failed()));
-        let head = &asked.head;
-        let (status, problem) = match &done {
-            Ok(reply) => (reply.status(), None),
-            Err(problem) => (problem.status(), Some(problem.detail.clone())),
-        };
-        let change = Change {
-            time: jiff::Timestamp::now().to_string(),
-            caller: caller.name().to_owned(),
-            address: caller.address.map(|address| address.to_string()),
-            request: asked.request.to_string(),
-            method: head.method.to_string(),
-            path: head.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned(),
-            body: Some(&asked.body)
-                .filter(|body| body.len() <= audit::LARGEST_BODY && asked.to != To::Drain)
-                .and_then(|body| serde_json::from_slice(body).ok()),
-            status: status.as_u16(),
-            problem,
-        };
-        caller.audit.write(change).await;
-        done
-    }))
-    .await
-}
-
-/// Does what a request asks for.
-async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
-    let Asked { to, parameters, head, body, .. } = asked;
-    let first = || parameters.first().map_or(Ok(String::new()), |it| decode(it));
-    let ok = StatusCode::OK;
-    let records = match to {
-        To::Drain => {
-            node.drain(head.method == "POST");
-            return Ok(status::show(node));
-        }
-        To::Records(records) => records,
-        _ => return Err(Problem::not_found("this route changes nothing")),
-    };
-    if head.headers.contains_key(IF_MATCH)
-        && (*records, &head.method) != (Records::Tag, &Method::PATCH)
-    {
-        let why = "If-Match: only PATCH of a tag goes by a version";
-        return Err(Problem::bad_request(why));
-    }
-    let how = How::of(head.uri.query().unwrap_or_default())?;
-    if how.confirm.is_some() && (*records, &head.method) != (Records::Tag, &Method::DELETE) {
-        return Err(Problem::bad_request("confirm: only a deletion is confirmed by it"));
-    }
-    let dry_run = how.dry_run;
-    match (records, head.method.as_str()) {
-        (Records::Tags, _) => {
-            let (tag, spec) = body::json::<CreateTag>(&head.headers, body)?.read()?;
-            let status = if dry_run { ok } else { StatusCode::CREATED };
-            Ok(reply::json(status, &tags::create(node, &tag, spec, dry_run).await?))
-        }
-        (Records::Tag, "PATCH") => {
-            let change = body::json::<ChangeTag>(&head.headers, body)?.read()?;
-            let expected = expected(&head.headers)?;
-            let changed = tags::change(node, &first()?, change, &expected, dry_run).await?;
-            Ok(with_version(reply::json(ok, &changed.0), changed.1))
-        }
-        (Records::Tag, _) => {
-            let gone = tags::delete(node, &first()?, &how, &parameters[0]).await?;
-            Ok(reply::json(ok, &gone))
-        }
-        (Records::TagAdvance, _) => {
-            let advance = body::json(&head.headers, body)?;
-            Ok(reply::json(ok, &tags::advance(node, &first()?, &advance, dry_run).await?))
-        }
-        (Records::TagRekey, _) => {
-            Ok(reply::json(ok, &tags::rekey(node, &first()?, dry_run).await?))
-        }
-        (Records::TagCut, method) => {
-            Ok(reply::json(ok, &tags::cut(node, &first()?, method == "PUT", dry_run).await?))
-        }
-        (Records::WorkerRelease, _) => {
-            let ReleaseWorker { holder_is_dead } = body::json(&head.headers, body)?;
-            let worker = workers::worker(&parameters[0])?;
-            Ok(reply::json(ok, &workers::release(node, worker, holder_is_dead, dry_run).await?))
-        }
-        (Records::WorkerRetire, _) => {
-            let RetireWorker { for_good } = body::json(&head.headers, body)?;
-            let worker = workers::worker(&parameters[0])?;
-            Ok(reply::json(ok, &workers::retire(node, worker, for_good, dry_run).await?))
-        }
-        (Records::ClockAccept, _) => {
-            let AcceptClock { clock_is_right } = body::json(&head.headers, body)?;
-            Ok(reply::json(ok, &workers::accept_clock(node, clock_is_right).await?))
-        }
-        (Records::TagId | Records::Workers | Records::Sample, _) => {
-            Err(Problem::not_found("this route changes nothing"))
-        }
-    }
-}
-
-/// The versions of which a record may be, by `If-Match` (RFC 9110, section 13.1.1); none where any will
-/// do.
-fn expected(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
-    let mut versions = Vec::new();
-    for list in headers.get_all(IF_MATCH) {
-        for version in list.to_str().unwrap_or("not text").split(',').map(str::trim) {
-            if version.is_empty() {
-                continue;
-            }
-            // A proxy that compresses an answer makes its version a weak one.
-            let version = version.strip_prefix("W/").unwrap_or(version);
-            let is_tag = version.len() >= 2 && version.starts_with('"') && version.ends_with('"');
-            if !is_tag && version != "*" {
-                let why = "If-Match: give the ETag of the record as it was shown, in its quotes";
-                return Err(Problem::bad_request(why));
-            }
-            versions.push(version.to_owned());
-        }
-    }
-    // One that may be any adds nothing.
-    Ok(if versions.iter().any(|version| version == "*") { Vec::new() } else { versions })
-}
-
-/// The answer with the version of the record that it shows.
+/// Adds the version of the shown record to the answer, as its `ETag`.
 fn with_version(mut reply: Reply, version: HeaderValue) -> Reply {
     reply.headers_mut().insert(ETAG, version);
     reply
 }
 
-/// A part of a path, as it was before it was encoded.
+/// Percent-decodes a part of a path.
 fn decode(part: &str) -> Result<String, Problem> {
     decode_key(part).map(Cow::into_owned)
 }
 
-/// How a change is made: `?confirm=…&dry_run=true`.
-#[derive(Default)]
-struct How {
-    /// The tag, repeated.
-    confirm: Option<String>,
-    /// Everything is checked and nothing is written; the answer is as if it were.
-    dry_run: bool,
-}
-
-impl How {
-    fn of(query: &str) -> Result<Self, Problem> {
-        let mut how = Self::default();
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            match parameter.split_once('=') {
-                Some(("confirm", tag)) => how.confirm = Some(decode(tag)?),
-                Some(("dry_run", "true")) => how.dry_run = true,
-                Some(("dry_run", "false")) => how.dry_run = false,
-                _ => {
-                    return Err(Problem::bad_request(
-                        "unknown parameter: there are `confirm` and `dry_run`, which is true or false",
-                    ));
-                }
-            }
-        }
-        Ok(how)
-    }
-}
-
-/// As JSON.
+/// Runs `answer` in a task of its own, and returns its result as JSON.
 async fn shown<T: Serialize + Send + 'static>(
     answer: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<Reply, Problem> {
     Ok(reply::json(StatusCode::OK, &detached(answer).await?))
 }
 
-/// Runs in a task, which goes on when the client has left.
+/// Runs `answer` in a task of its own, which goes on if the client disconnects. Waits [`ANSWER`]
+/// for its result.
 async fn detached<T: Send + 'static>(
     answer: impl Future<Output = Result<T, Problem>> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -485,13 +345,13 @@ async fn detached<T: Send + 'static>(
     }
 }
 
-/// The server made a mistake.
+/// The error of a request whose task panicked.
 fn failed() -> Problem {
     Problem::new(Reason::Failed, "the request failed; the server's log says why")
 }
 
-/// Whether the caller has the role that a request needs. Where nobody is asked who he is, everybody of
-/// this host may ask.
+/// Checks that the caller has the role that a request needs. Without `tokens_file` and `ops.token`
+/// every program of this host may ask. A change must not come from a web page of another host.
 fn authorize(caller: &Caller, head: &Parts) -> Result<(), Problem> {
     let shows = matches!(head.method, Method::GET | Method::HEAD);
     let allowed = if shows { caller.check_reads() } else { caller.check_administers() };
@@ -505,16 +365,16 @@ fn authorize(caller: &Caller, head: &Parts) -> Result<(), Problem> {
     if shows { Ok(()) } else { is_of_no_other_page(&head.headers, &head.uri) }
 }
 
-/// The hosts that a request names: whatever names one counts, since a proxy may look at another one.
-/// `None` where one cannot be read.
+/// The hosts that a request names, in every `Host` header and in its URI: a proxy in front may go
+/// by any of them. `None` if one of them is invalid.
 fn named(headers: &HeaderMap, uri: &hyper::Uri) -> Option<Vec<Authority>> {
     let named = headers.get_all(HOST).iter();
     let named = named.map(|host| host.to_str().ok().and_then(|host| host.parse().ok()));
     named.chain(uri.authority().cloned().map(Some)).collect()
 }
 
-/// Whether a request does not come from a page of another host. A browser shows its user's certificate
-/// whatever page asks.
+/// Refuses a request that comes from a web page of another host. A browser sends its user's client
+/// certificate along, whichever page makes the request.
 fn is_of_no_other_page(headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Problem> {
     let own = named(headers, uri).unwrap_or_default();
     let mut origins = headers.get_all(ORIGIN).iter().map(|it| it.to_str().unwrap_or_default());
@@ -530,7 +390,8 @@ fn is_of_no_other_page(headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Prob
     Ok(())
 }
 
-/// Whether a request can only come from a program of this host.
+/// Checks that a request can only come from a program of this host: the listener is on loopback,
+/// and the request names this host by an address or as `localhost`.
 fn is_of_this_host(listen: IpAddr, headers: &HeaderMap, uri: &hyper::Uri) -> Result<(), Problem> {
     let forbidden = |why: &str| Err(Problem::new(Reason::Forbidden, why));
     if !listen.is_loopback() {

@@ -9,13 +9,13 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::super::problem::Problem;
 use super::decode;
 
-/// How many rows an answer has, if nothing else is asked for, and at most.
+/// The most rows of an answer; it has so many unless the client gives a `limit`.
 const MOST: usize = 1000;
 
 /// A part of a list.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// Where it begins, as the part before said.
+    /// The part begins after this place, at which the part before ended.
     pub(super) after: Option<String>,
     /// How many rows it has at most.
     pub(super) limit: usize,
@@ -53,7 +53,7 @@ impl Part {
         Ok(part)
     }
 
-    /// The place among the tags of all stores.
+    /// The cursor at which the part begins, for a list of the tags of all stores.
     pub(super) fn from(&self) -> Result<ListCursor, Problem> {
         let from = self.after.as_ref().map_or(Ok(ListCursor::default()), |after| after.parse());
         from.map_err(|error| Problem::bad_request(format!("after: {error}")))
@@ -68,7 +68,7 @@ impl Part {
     }
 }
 
-/// Tells programs where the next part is.
+/// Adds a `Link` header with the URL of the next part.
 pub(super) fn link(headers: &mut HeaderMap, next_url: &str) {
     if let Ok(link) = HeaderValue::try_from(format!("<{next_url}>; rel=\"next\"")) {
         headers.insert(LINK, link);

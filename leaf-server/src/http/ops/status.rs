@@ -1,4 +1,4 @@
-//! `/v1/status`: how this node is, and why, in words and codes.
+//! `/v1/status`: the state of this node, and the reasons for it, as texts and as codes.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Status {
     refused: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
 }
 
-/// A health as it is shown.
+/// The JSON form of a health.
 #[derive(Serialize)]
 struct HealthShown {
     /// `ready`, `degraded` or `not ready`.
@@ -54,7 +54,7 @@ struct OneStore {
     stock: String,
     /// Ids that were handed out since the start.
     issued: String,
-    /// The tags whose records went back.
+    /// The tags whose `max_id` is below this node's high-water mark.
     went_back: Vec<WentBack>,
 }
 
@@ -62,7 +62,7 @@ struct OneStore {
 #[derive(Serialize)]
 struct WentBack {
     tag: String,
-    /// The least number that it must go on from, as this node knows it.
+    /// The least number from which the record must continue: this node's high-water mark.
     at_least: String,
 }
 
@@ -77,21 +77,24 @@ struct Flakes {
     worker: Option<u32>,
     /// Whether the registry confirmed the worker id since the start.
     confirmed: bool,
-    /// No id is issued at or above these.
+    /// No id has a timestamp at or above this, which the state file allows. Unix milliseconds.
     local_ceiling_ms: String,
-    /// No id has a timestamp at or above this until the registry confirms more.
+    /// No id has a timestamp at or above this, until the registry confirms a higher one. Unix
+    /// milliseconds.
     registry_ceiling_ms: String,
     /// Ids that were handed out since the start.
     issued: String,
-    /// How far the ids' clock is ahead of the system's.
+    /// By how many milliseconds the ids' clock is ahead of the wall clock; `null` while ids stand
+    /// still because the wall clock went back.
     clock_ahead_ms: Option<i64>,
     clock_steps_forward: u64,
     clock_steps_back: u64,
     /// The clocks of other nodes, as they were read within the last minute.
     peers: Vec<PeerShown>,
-    /// How often a lease ended by itself: taken over, in doubt after a failover, or not continued.
+    /// How many leases this process has lost: taken over, in doubt after a failover, or replaced by
+    /// a lease with which ids cannot go on.
     leases_lost: u64,
-    /// How long the layout's timestamps last.
+    /// Whole days until the timestamps of the layout are used up.
     days_left: u64,
 }
 
@@ -101,12 +104,12 @@ struct PeerShown {
     address: String,
     /// This node's clock minus the other's.
     clock_offset_ms: i64,
-    /// How wrong that may be in either direction.
+    /// How far the offset may be wrong, in either direction.
     uncertainty_ms: u64,
 }
 
 impl HealthShown {
-    /// A reason of several tags has several texts and one code.
+    /// Joins the texts of all reasons. A code that several tags share appears once.
     fn of(health: &Health) -> Self {
         let texts: Vec<&str> = health.reasons().iter().map(|reason| &*reason.text).collect();
         let mut codes = Vec::new();
@@ -125,7 +128,7 @@ pub(super) fn show(node: &Node) -> Reply {
     reply::json(StatusCode::OK, &status(node, &node.health()))
 }
 
-/// How this node is, whose health is `health`.
+/// The state of this node, whose health is `health`.
 pub(super) fn status(node: &Node, health: &Health) -> Status {
     let stores = node.ids.stores().map(|stores| stores.iter().map(one_store).collect());
     Status {

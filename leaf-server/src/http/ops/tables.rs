@@ -1,6 +1,7 @@
-//! `/cache` and `/db`: the tables of the Java Leaf, in its columns; JSON for who asks for it.
+//! `/cache` and `/db`: the tables of the Java Leaf, with its columns; as JSON if the client accepts
+//! that.
 //!
-//! Names come from outside: every cell is escaped.
+//! Every cell is escaped: names and descriptions come from the database.
 
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
@@ -58,7 +59,7 @@ fn page(
     ))
 }
 
-/// A text inside of HTML. Tags and descriptions are whatever somebody wrote into the database.
+/// Escapes a text for HTML. Tags and descriptions are whatever somebody wrote into the database.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut all, c| {
         match c {
@@ -73,7 +74,7 @@ fn escaped(text: &str) -> String {
     })
 }
 
-/// What the double buffer of each tag holds that this node knows, by name.
+/// The table of the double buffers of the tags in this node's memory, sorted by name.
 pub(super) fn cache(node: &Node, part: &Part, headers: &HeaderMap) -> Reply {
     let after = part.after.as_deref();
     // One more than is shown tells whether there are more.

@@ -4,20 +4,19 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
-use leaf_core::{Step, Tag};
+use leaf_core::{Step, SystemClock, Tag};
 use leaf_node::hints;
 use leaf_node::records::{
     AdvancedShown, CutShown, DeletedShown, FailedStore, TagIdShown, TagShown, TagsShown,
 };
-use leaf_node::requests::{AdvanceTag, Number};
+use leaf_node::requests::{AdvanceTag, Number, ReopenTag};
 use leaf_node::traffic::{self, ChangeError, Subject};
+use leaf_segment::admin::TagIdError;
 use leaf_segment::admin::{TagAdmin, TagAdminError, TagChange, TagSpec};
-use leaf_segment::meaning::TagIdError;
 use leaf_segment::{MemoryStore, SegmentConfig, SegmentError, SegmentGenerator, TagRecord};
 use serde::Serialize;
 
 use super::super::problem::Problem;
-use super::How;
 use super::part::Part;
 use crate::ids::IdError;
 use crate::node::{Node, Store};
@@ -26,19 +25,20 @@ use crate::refusal::Reason;
 /// How many ids a sample has.
 const SAMPLES: usize = 3;
 
-/// The store of a tag, and the tag itself.
+/// Parses the name of a tag, and finds the store to which it belongs.
 fn find<'a>(node: &'a Node, text: &str) -> Result<(&'a Store, Tag), Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let tag = Tag::parse(text).map_err(|error| Problem::bad_request(error.to_string()))?;
     Ok((stores.of(text), tag))
 }
 
-/// A record as it is shown.
+/// A record in its JSON form.
 fn shown(record: &TagRecord, store: &Store) -> TagShown {
     TagShown::of(record, &store.url)
 }
 
-/// Tags of stores that cannot be read are missing; the others are there.
+/// Lists the tags of all stores. Tags of a store that cannot be read are missing; `failed` names
+/// that store. It is an error if no store can be read.
 pub(super) async fn list(node: &Node, part: &Part) -> Result<TagsShown, Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let (family, from) = (part.family.as_ref(), part.from()?);
@@ -56,8 +56,8 @@ pub(super) async fn list(node: &Node, part: &Part) -> Result<TagsShown, Problem>
     Ok(TagsShown { tags, next: list.next.map(|next| next.to_string()), failed })
 }
 
-/// The version of what operators can change in a record: another one after each such change, and the same
-/// while ids are handed out.
+/// The version of those settings in a record that operators can change. It changes with each of
+/// them, and stays while ids are handed out.
 fn version(record: &TagRecord) -> HeaderValue {
     let settings = record.settings.clone().unwrap_or_default();
     let family = settings.family.map(|it| (it.max_members, it.members_per_second));
@@ -77,20 +77,20 @@ pub(super) async fn show(node: &Node, tag: &str) -> Result<(TagShown, HeaderValu
     Ok((shown(&record, store), version(&record)))
 }
 
-/// Lets this node follow a change at once, where one was made.
+/// Lets this node read a changed record at once; does nothing after a dry run.
 async fn follow(store: &Store, tag: &Tag, dry_run: bool) {
     if !dry_run {
         store.generator.follow(tag).await;
     }
 }
 
-/// The administration of a store's tags, which knows how far a failover may set a tag back.
+/// The administration of a store's tags, with the store's failover margin.
 fn admin(store: &Store, dry_run: bool) -> TagAdmin<'_> {
     let margin = store.open.admin.failover_margin();
     TagAdmin::new(&*store.open.store).with_failover_margin(margin).with_dry_run(dry_run)
 }
 
-/// Creates a tag, which this node knows when it answers.
+/// Creates a tag. This node has read its record when this returns.
 pub(super) async fn create(
     node: &Node,
     tag: &str,
@@ -108,8 +108,8 @@ pub(super) async fn create(
     Ok(shown(&record, store))
 }
 
-/// Changes the step or the settings, where the record has one of these versions, if any are expected. This node
-/// follows at once, others at their next refresh.
+/// Changes the step or the settings of a tag. If `expected` is not empty, the record must have one
+/// of these versions. This node follows at once, other nodes at their next refresh.
 pub(super) async fn change(
     node: &Node,
     tag: &str,
@@ -132,8 +132,8 @@ pub(super) async fn change(
     Ok((shown(&record, store), version(&record)))
 }
 
-/// Repairs a tag. This node has dropped what it had in memory of it when it answers, others do at
-/// their next refresh.
+/// Repairs a tag. This node drops the tag's ids from its memory before this returns, other nodes do
+/// so at their next refresh.
 pub(super) async fn advance(
     node: &Node,
     tag: &str,
@@ -147,6 +147,33 @@ pub(super) async fn advance(
     Ok(AdvancedShown::of(&record, raised, &store.url))
 }
 
+/// Reopens a tag that a wrong clock has closed.
+pub(super) async fn reopen(
+    node: &Node,
+    tag: &str,
+    reopen: ReopenTag,
+    dry_run: bool,
+) -> Result<TagShown, Problem> {
+    let (store, tag) = find(node, tag)?;
+    // This node would open the later period again, as long as it does not follow the clock.
+    let segments = node.ids.segments();
+    if segments.is_some_and(|all| all.iter().any(SegmentGenerator::is_clock_in_doubt)) {
+        let why = "the clock of this host was set a moment ago, and periods follow it only in a minute: repeat this then";
+        return Err(Problem::new(Reason::Conflict, why));
+    }
+    let admin = admin(store, dry_run);
+    let sure = reopen.sure || dry_run;
+    let reopened = admin.reopen(&tag, reopen.into(), &SystemClock, sure.into()).await;
+    let record = reopened.map_err(|error| match error {
+        TagAdminError::Unconfirmed(why) => {
+            Problem::new(Reason::Unconfirmed, format!("{why}; set `sure` where that is meant"))
+        }
+        error => error.into(),
+    })?;
+    follow(store, &tag, dry_run).await;
+    Ok(shown(&record, store))
+}
+
 /// Gives the newest key of this node to a tag whose ids are scrambled.
 pub(super) async fn rekey(node: &Node, tag: &str, dry_run: bool) -> Result<TagShown, Problem> {
     let (store, tag) = find(node, tag)?;
@@ -155,7 +182,7 @@ pub(super) async fn rekey(node: &Node, tag: &str, dry_run: bool) -> Result<TagSh
     Ok(shown(&record, store))
 }
 
-/// Takes an id of a tag apart, in digits or in the tag's texts.
+/// Takes an id of a tag apart. `id` is in digits, or a text of the tag's template.
 pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let record = TagAdmin::new(&*store.open.store).read(&tag).await?;
@@ -167,7 +194,7 @@ pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShow
     })
 }
 
-/// The first ids of a tag that is not made, and their texts.
+/// The first ids that a tag would have, and their texts.
 #[derive(Serialize)]
 pub(super) struct Sample {
     first_ids: Vec<String>,
@@ -175,7 +202,8 @@ pub(super) struct Sample {
     first_texts: Option<Vec<String>>,
 }
 
-/// What the ids of a tag would look like: makes it in memory, with the keys of this node, and takes some.
+/// Shows what the ids of a tag would look like: creates the tag in a store in memory, with the keys
+/// of this node, and takes its first ids.
 pub(super) async fn sample(node: &Node, tag: &str, spec: TagSpec) -> Result<Sample, Problem> {
     let (_, tag) = find(node, tag)?;
     let keys = node.ids.keys();
@@ -213,8 +241,8 @@ pub(super) async fn sample(node: &Node, tag: &str, spec: TagSpec) -> Result<Samp
     Ok(Sample { first_ids: ids.iter().map(ToString::to_string).collect(), first_texts })
 }
 
-/// Cuts a tag on all servers, or takes the rule of traffic away that it has itself. One for several tags
-/// stays.
+/// Cuts a tag on all servers, or (without `cut`) removes the rule of traffic for exactly this tag.
+/// A rule for several tags stays.
 pub(super) async fn cut(
     node: &Node,
     tag: &str,
@@ -250,16 +278,18 @@ pub(super) async fn cut(
     Ok(CutShown { cut: by.is_some(), by })
 }
 
-/// Deletes a tag, which `how` must confirm; `encoded` is its name as it stands in the path.
+/// Deletes a tag. `confirm` must repeat its name, unless this is a dry run. `encoded` is the name
+/// as it is encoded in the path.
 pub(super) async fn delete(
     node: &Node,
     tag: &str,
-    how: &How,
+    confirm: Option<&str>,
+    dry_run: bool,
     encoded: &str,
 ) -> Result<DeletedShown, Problem> {
     let (store, tag) = find(node, tag)?;
-    let confirmed = how.dry_run || how.confirm.as_deref() == Some(tag.as_str());
-    let deleted = admin(store, how.dry_run).delete(&tag, confirmed.into()).await;
+    let confirmed = dry_run || confirm == Some(tag.as_str());
+    let deleted = admin(store, dry_run).delete(&tag, confirmed.into()).await;
     let deleted = deleted.map_err(|error| match error {
         TagAdminError::Unconfirmed(why) => {
             let text = format!(
@@ -269,6 +299,6 @@ pub(super) async fn delete(
         }
         error => error.into(),
     })?;
-    follow(store, &tag, how.dry_run).await;
+    follow(store, &tag, dry_run).await;
     Ok(DeletedShown::of(&deleted, &store.url))
 }

@@ -1,5 +1,6 @@
-//! The dashboard: files that are part of the program. They hold nothing of the node, so that everybody
-//! may load them; what they show comes from `/v1/live` and the other routes, with the viewer's token.
+//! The dashboard: files that are part of the program. They contain no data of the node, so
+//! everybody may load them; the data comes from `/v1/live` and the other routes, which check the
+//! viewer's token.
 
 use hyper::StatusCode;
 use hyper::header::{
@@ -8,7 +9,8 @@ use hyper::header::{
 
 use super::super::reply::{self, Reply};
 
-/// Nothing but the files beside it, and requests to where it came from.
+/// The content security policy: a page may load only the files of the dashboard, and send requests
+/// only to the server that it came from.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'",
@@ -26,7 +28,7 @@ pub(in crate::http) enum File {
 }
 
 impl File {
-    /// What it is, and what is in it.
+    /// Its content type, and its content.
     const fn content(self) -> (&'static str, &'static str) {
         match self {
             Self::Page => ("text/html; charset=utf-8", include_str!("../../../ui/index.html")),
@@ -43,7 +45,7 @@ impl File {
     }
 }
 
-/// The answer.
+/// The answer with this file, and with headers that protect the viewer.
 pub(super) fn show(file: File) -> Reply {
     let (kind, content) = file.content();
     let mut reply = reply::reply(StatusCode::OK, HeaderValue::from_static(kind), content);

@@ -1,4 +1,4 @@
-//! The worker ids of the registry and the clock that ids are made by, and the JSON forms of `/v1/workers` and
+//! The worker ids of the registry, the ids' clock, and the JSON forms of `/v1/workers` and
 //! `/v1/clock`.
 
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
 use crate::refusal::Reason;
 
-/// By how many milliseconds the ids' time is behind the clock. Both are `null` while the clock is
-/// behind the ids, which then wait for it.
+/// By how many milliseconds the ids' clock is behind the wall clock, before and after it was told
+/// to follow. `null` while the wall clock is behind the ids, which then wait for it.
 #[derive(Serialize)]
 pub(super) struct Followed {
     behind_ms_before: Option<i64>,
@@ -38,7 +38,7 @@ fn registry(node: &Node) -> Result<&Registry, Problem> {
     Ok(registry)
 }
 
-/// A worker id as it stands in a path.
+/// Parses the worker id in a path.
 pub(super) fn worker(text: &str) -> Result<WorkerId, Problem> {
     let number = text.parse().map(WorkerId::new);
     number.map_err(|_| Problem::bad_request("worker id: give its number"))
@@ -50,12 +50,12 @@ pub(super) async fn list(node: &Node) -> Result<WorkersShown, Problem> {
     Ok(WorkersShown { workers: records.iter().map(WorkerShown::of).collect() })
 }
 
-/// The settings of the nodes.
+/// The settings of the nodes, from the configuration of this one.
 fn settings(node: &Node, dry_run: bool) -> NodeSettings {
     NodeSettings { dry_run, ..node.config.snowflake.node_settings() }
 }
 
-/// A command that the body does not confirm.
+/// The refusal of a command that the request's body does not confirm.
 fn unconfirmed(why: &str) -> Problem {
     Problem::new(Reason::Unconfirmed, why)
 }
@@ -95,12 +95,13 @@ pub(super) async fn retire(
     Ok(json!({ "worker": worker.get() }))
 }
 
-/// Ids that are less than this behind the clock, in milliseconds, follow it.
+/// If the ids' clock is at most this many milliseconds behind the wall clock, it counts as
+/// following it.
 const FOLLOWS: i64 = 20;
-/// How long the keeper may take to follow.
+/// How long to wait until the keeper lets the ids' clock follow.
 const FOLLOWED: Duration = Duration::from_secs(1);
 
-/// Lets the ids follow the clock of this host, which has jumped ahead.
+/// Lets the ids' clock follow the wall clock of this host, which has jumped ahead.
 pub(super) async fn accept_clock(node: &Node, clock_is_right: bool) -> Result<Followed, Problem> {
     let generator = &mode(node)?.generator;
     let behind = || generator.view().ahead_of_wall.map(|ahead| -ahead);
