@@ -1,10 +1,12 @@
 //! An etcd cluster that lost its last changes (it was restored from a snapshot), or is full.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use leaf_segment::{StoreErrorKind, TagStore};
+use leaf_segment::{StoreError, StoreErrorKind, TagStore};
 use leaf_testkit::{Etcd, all_tags};
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
 
 use crate::fixture::open;
 use crate::{create, refusal, step, tag};
@@ -71,8 +73,8 @@ async fn a_cluster_that_only_restarts_has_not_gone_back() {
                 tokio::spawn(async move {
                     let name = tag(&format!("tag{}", n % 8));
                     for _ in 0..20 {
-                        store.allocate(&name, step(10), step(10).into()).await.unwrap();
-                        store.tag(&name).await.unwrap();
+                        answered(|| store.allocate(&name, step(10), step(10).into())).await;
+                        answered(|| store.tag(&name)).await;
                     }
                 })
             })
@@ -82,6 +84,24 @@ async fn a_cluster_that_only_restarts_has_not_gone_back() {
         }
         let again = Arc::clone(&etcd);
         spawn_blocking(move || again.crash_and_restart()).await.unwrap();
+    }
+}
+
+/// What `request` answers; it is sent again, for half a minute, while a connection that the restart broke makes the
+/// outcome unknown.
+async fn answered<T, F>(request: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match request().await {
+            Ok(answer) => return answer,
+            Err(error) if *error.kind() == StoreErrorKind::Unavailable && Instant::now() < end => {
+                sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
