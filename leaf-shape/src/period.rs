@@ -299,7 +299,15 @@ impl Reset {
         let Beyond::Later(opened) = self.beyond(window, counter, now) else {
             return Err(format!("the tag is open for {}: there is nothing to reopen", window.code));
         };
-        let is_next = self.has_begun(opened, self.start_of_next(window.code));
+        let next_begins = self.start_of_next(window.code);
+        if timestamp(next_begins).duration_since(timestamp(now)) <= CLOCKS_DIFFER {
+            return Err(format!(
+                "the period after {} begins within ten minutes, and a node whose clock is a little ahead may have issued \
+                 ids of it: reopen the tag when it has begun",
+                window.code
+            ));
+        }
+        let is_next = self.has_begun(opened, next_begins);
         let Some(first) = first_taken.or(is_next.then_some(opened)) else {
             return Err(format!(
                 "name the first period that the wrong clock opened: {opened}, which is open, if it opened no other one; \
@@ -337,7 +345,9 @@ impl Reset {
     /// The ids that are not issued again: those that the tag remembers, without very old ones, and
     /// `more`, which a wrong clock has taken up to the period `opened`.
     fn taken_with(self, mut more: Taken, opened: i64, now: UnixMillis) -> Vec<Taken> {
-        let last = |taken: Taken| (taken.ids_below - 1) / self.capacity();
+        let last = |taken: Taken| {
+            self.period_up_to((taken.ids_below - 1) / self.capacity()).unwrap_or(taken.first)
+        };
         let mut taken: Vec<Taken> = self.reopened().into_iter().flat_map(Reopened::taken).collect();
         let long_ago = |taken: Taken| {
             let begun = self.starts(last(taken));
@@ -458,15 +468,20 @@ impl Reset {
         // The period of the last number: the counter of a full period carries over into the digits
         // of the period.
         let code = (next - self.counter_offset() - 1) / self.capacity();
-        let opened = code > window.code && next < i64::MAX;
-        if !opened || self.period.first_day(code).is_none() {
-            return Beyond::Full;
+        let opened = self.period_up_to(code).filter(|code| *code > window.code && next < i64::MAX);
+        match opened {
+            None => Beyond::Full,
+            Some(code) if self.has_begun(code, now) => Beyond::Next(self.window(code)),
+            Some(code) => Beyond::Later(code),
         }
-        if self.has_begun(code, now) {
-            Beyond::Next(self.window(code))
-        } else {
-            Beyond::Later(code)
-        }
+    }
+
+    /// The last period of the calendar whose code is at most `code`. A counter that was advanced, or
+    /// that a failover made jump, may lie between two periods: after 20261231 comes 20270101.
+    fn period_up_to(self, code: i64) -> Option<i64> {
+        // No two periods of the calendar are further apart.
+        let near = (code.saturating_sub(9_999)..=code).rev();
+        near.into_iter().find(|code| self.period.first_day(*code).is_some())
     }
 
     /// Whether the period of this code has begun by this clock, or nearly: clocks differ. `false`
@@ -606,6 +621,14 @@ mod tests {
         }
         assert!(!refused(closed, Some(0), Some(20_261_129)));
         assert!(!refused(202_611_290_002, Some(0), None), "the next period, which is the only one");
+        // A node that is a little ahead may have opened the next period before a clock that is a
+        // year ahead did.
+        let late = |time| daily.reopen(closed, at(time), Some(0), taken);
+        assert!(late("2026-11-28T23:49:59Z").is_ok());
+        let why = late("2026-11-28T23:50:00Z").unwrap_err();
+        assert!(why.contains("begins within ten minutes"), "{why}");
+        // A jump may carry the counter of a later period to where the calendar has no day.
+        assert!(!refused(202_711_310_501, Some(0), Some(20_271_130)));
         assert!(!refused(202_711_290_000, Some(0), taken), "a later period that is full");
         let (open, _) = daily.reopen(closed, now, Some(0), taken).unwrap();
         // Numbers, where ids were given, and those of a reopening that the store has lost.
@@ -681,5 +704,14 @@ mod tests {
         let later = next(20_261_202, 2);
         assert_eq!(daily.beyond(today, later, late), Beyond::Later(20_261_202));
         assert_eq!(daily.beyond(today, i64::MAX, late), Beyond::Full);
+        // Between two days of the calendar.
+        for (between, day) in [(20_261_232, 20_261_231), (20_270_100, 20_261_231)] {
+            assert_eq!(daily.beyond(today, next(between, 50), noon), Beyond::Later(day));
+        }
+        let yesterday = daily.window(20_261_129);
+        let Beyond::Next(window) = daily.beyond(yesterday, next(20_261_132, 5), noon) else {
+            panic!()
+        };
+        assert_eq!(window, today);
     }
 }

@@ -177,8 +177,9 @@ fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(S
     if let Some(period) = record.closed_until(now) {
         found(format!(
             "tag {}: numbers of {period} were granted, which has not begun by this clock: it has no ids until then. If \
-             this clock is right, one was ahead: `leaf tag reopen {} --first-taken {period} --above ID`, with the \
-             greatest id of the present period, opens it again",
+             this clock is right, one was ahead: `leaf tag reopen {} --first-taken PERIOD --above ID` opens it again, with \
+             the first period that the wrong clock opened ({period} or an earlier one) and the greatest id of the present \
+             period",
             hints::quoted(tag),
             hints::quoted(tag)
         ));

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use leaf_core::Tag;
+use leaf_core::{Clock as _, SystemClock, Tag, UnixMillis};
 use leaf_segment::store::{SEALED, SealError, TagGeneration, TagSettings, TagUpdate};
 use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
 use tokio::time::Instant;
@@ -17,9 +17,10 @@ use super::connections::{
 };
 use super::dialect::{Connection, Dialect, TagStatements};
 use super::store::{
-    ALLOC_COLUMNS, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, operation, records, texts,
+    ALLOC_COLUMNS, OtherServer, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, TRIES, operation,
+    records, texts,
 };
-use super::values::Value;
+use super::values::{Column, Value};
 use crate::import::AFTER_FAILOVER;
 
 /// How long a change is retried after conflicts with changes on other members of a Galera cluster.
@@ -55,14 +56,20 @@ pub(super) trait Change<D: Dialect>: Send {
 }
 
 impl<D: Dialect> Change<D> for &TagUpdate {
-    type Done = TagRecord;
+    type Done = Result<TagRecord, OtherServer>;
 
     async fn apply(
         &mut self,
-        _: &SqlStore<D>,
+        store: &SqlStore<D>,
         connection: &mut Connection<D>,
         locked: &Locked,
-    ) -> Result<TagRecord, WorkError> {
+    ) -> Result<Self::Done, WorkError> {
+        // A reopened tag remembers all that a wrong clock took, also what a failover has lost of it.
+        if self.meaning.is_some()
+            && let Some(other) = store.other_server(connection, &locked.table).await?
+        {
+            return Ok(Err(other));
+        }
         let mut now = TagUpdate::apply(self, &locked.record).map_err(WorkError::Refused)?;
         // The database of a Java Leaf has no place for a generation.
         let keeps_settings = locked.has_settings || !only_generation_differs(&now, &locked.record);
@@ -81,7 +88,7 @@ impl<D: Dialect> Change<D> for &TagUpdate {
         if let Some(settings) = self.settings.as_ref().filter(|_| keeps_settings) {
             locked.write_settings::<D>(connection, settings).await?;
         }
-        Ok(now)
+        Ok(Ok(now))
     }
 }
 
@@ -113,7 +120,7 @@ impl<D: Dialect> Change<D> for ReplaceMaxId {
     ) -> Result<bool, WorkError> {
         let record = &locked.record;
         let unchanged = record.generation() == self.generation && record.max_id == self.from;
-        Ok(unchanged && store.write_max_id(connection, locked, self.to).await?)
+        Ok(unchanged && store.write_max_id(connection, &locked.table, record, self.to).await?)
     }
 }
 
@@ -138,18 +145,21 @@ impl<D: Dialect> Change<D> for Seal {
         if locked.record.generation() != self.generation {
             return Err(WorkError::Refused(StoreErrorKind::RecordChanged));
         }
-        let before = locked.record.max_id;
-        if before == SEALED {
-            return Ok(Some(before));
+        if locked.record.is_sealed() {
+            return Ok(Some(SEALED));
         }
-        if !store.write_max_id(connection, locked, SEALED).await? {
+        // The numbers to skip are in no record: a tag that moves to another store would lose them.
+        let entered = locked.enter_period::<D>(connection).await?;
+        let max_id = entered.unwrap_or(locked.record.max_id);
+        let record = TagRecord { max_id, ..locked.record.clone() };
+        if !store.write_max_id(connection, &locked.table, &record, SEALED).await? {
             return Ok(None);
         }
-        let sealed = locked.record.sealed();
+        let sealed = record.sealed();
         if let Some(settings) = sealed.settings.ok().filter(|_| locked.has_settings) {
             locked.write_settings::<D>(connection, &settings).await?;
         }
-        self.max_id = Some(before);
+        self.max_id = Some(max_id);
         Ok(self.max_id)
     }
 
@@ -203,12 +213,47 @@ impl Locked {
         let written = D::execute(connection, self.table.set_settings, &values).await;
         written.map(|_| ()).map_err(|error| explain_missing_column::<D>(error).into())
     }
+
+    /// Moves the row of a tag or a family with periods into the running period, if a failover has
+    /// advanced it. Returns the new `max_id`, or `None` if the row stays as it is. (An allocation
+    /// does the same.) The numbers to skip then count for this period and for no later one.
+    /// Otherwise those of a family would add up with each failover, until new members begin behind
+    /// the end of the period. The running period is the one that the clocks of the server and of
+    /// this host agree on.
+    pub(super) async fn enter_period<D: Dialect>(
+        &self,
+        connection: &mut Connection<D>,
+    ) -> Result<Option<i64>, WorkError> {
+        let reset = self.record.meaning.as_ref().ok().and_then(|meaning| meaning.reset);
+        let (Some(statement), Some(clock), Some(reset)) = (D::ENTER_PERIOD, D::SERVER_CLOCK, reset)
+        else {
+            return Ok(None);
+        };
+        let ours = SystemClock.wall_millis();
+        let max_id = self.record.max_id;
+        // As it was made, or in the period already.
+        if max_id <= 1 || reset.first_number(ours, ours).is_none_or(|first| first <= max_id) {
+            return Ok(None);
+        }
+        let shown = D::fetch(connection, clock, &[], &[Column::Int]).await?;
+        let shown = shown.first().and_then(|row| row.int(0)).unwrap_or_default();
+        let theirs = UnixMillis::new(shown.max(0).cast_unsigned());
+        let Some(first) = reset.first_number(ours, theirs) else { return Ok(None) };
+        let name = Value::Tag(self.record.tag.as_str());
+        let values = [Value::Int(first), name, Value::Int(first)];
+        let done = D::execute(connection, statement, &values).await?;
+        if D::affected(&done) == 0 {
+            return Ok(None);
+        }
+        let row = D::fetch(connection, D::SEQUENCE.lock, &[name], SEQUENCE_COLUMNS).await?;
+        Ok(row.first().and_then(|row| row.int(1)))
+    }
 }
 
 impl<D: Dialect> SqlStore<D> {
     /// Changes a record as [`TagUpdate::apply`] says.
     pub(super) async fn update_record(&self, update: &TagUpdate) -> Result<TagRecord, StoreError> {
-        self.change_locked("change", &update.seen.tag, &mut &*update).await
+        self.change_guarded("change", &update.seen.tag, &mut &*update).await
     }
 
     /// Sets `max_id` to `to` if it is `from` and the record has this generation; returns whether it
@@ -259,14 +304,15 @@ impl<D: Dialect> SqlStore<D> {
     async fn write_max_id(
         &self,
         connection: &mut Connection<D>,
-        locked: &Locked,
+        table: &TagStatements,
+        record: &TagRecord,
         to: i64,
     ) -> Result<bool, WorkError> {
         let statement = match self.guard.active_margin() {
-            Some(_) => locked.table.replace_max_id_guarded,
-            None => locked.table.replace_max_id,
+            Some(_) => table.replace_max_id_guarded,
+            None => table.replace_max_id,
         };
-        let (tag, from) = (locked.record.tag.as_str(), locked.record.max_id);
+        let (tag, from) = (record.tag.as_str(), record.max_id);
         let values = [Value::Int(to), Value::Tag(tag), Value::Int(from)];
         let done = D::execute(connection, statement, &values).await?;
         Ok(D::affected(&done) > 0)
@@ -300,6 +346,23 @@ impl<D: Dialect> SqlStore<D> {
             }
         })
         .await
+    }
+
+    /// Does what [`Self::change_locked`] does. If the change finds that another server allocated
+    /// last, the guard first jumps, and the change is tried again.
+    pub(super) async fn change_guarded<T: Send>(
+        &self,
+        what: &str,
+        tag: &Tag,
+        change: &mut impl Change<D, Done = Result<T, OtherServer>>,
+    ) -> Result<T, StoreError> {
+        for _ in 0..TRIES {
+            match self.change_locked(what, tag, change).await? {
+                Ok(done) => return Ok(done),
+                Err(other) => _ = self.jump(other).await?,
+            }
+        }
+        Err(StoreError::new(StoreErrorKind::Conflict, operation::<D>(what, tag)))
     }
 
     async fn try_change_locked<C: Change<D>>(

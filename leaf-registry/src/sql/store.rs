@@ -31,7 +31,7 @@ use super::connections::{
     Access, Connections, WorkError, empty_if_absent, explain_missing_column,
     no_row_if_tag_unencodable, run,
 };
-use super::dialect::{Connection, Dialect, GuardStatements};
+use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
 use super::together::Together;
 use super::values::{Cells, Column, Value};
@@ -102,9 +102,15 @@ pub(super) enum Tried {
     /// No row was changed, but nothing in the record forbids the allocation: another writer was
     /// faster. Try again.
     Again,
-    /// Another server allocated last: the guard must first jump by this margin, but not on this
-    /// connection, for which others may be waiting.
-    OtherServer(GuardStatements, i64),
+    /// The guard must first jump, but not on this connection, for which others may be waiting.
+    OtherServer(OtherServer),
+}
+
+/// Another server allocated last in a table: its guard must jump by this margin.
+#[derive(Debug)]
+pub(super) struct OtherServer {
+    guard: GuardStatements,
+    margin: i64,
 }
 
 impl<D: Dialect> SqlStore<D> {
@@ -233,11 +239,24 @@ impl<D: Dialect> SqlStore<D> {
         if let Some(why) = record::why_not(row.as_ref(), expected, amount) {
             return Err(WorkError::Refused(why));
         }
-        let Some((margin, guard)) = margin.zip(table.guard) else { return Ok(Tried::Again) };
-        Ok(match self.allocated_last(connection, guard).await? {
-            true => Tried::Again,
-            false => Tried::OtherServer(guard, margin),
-        })
+        let other = self.other_server(connection, &table).await?;
+        Ok(other.map_or(Tried::Again, Tried::OtherServer))
+    }
+
+    /// Whether another server than this one allocated last in a table; `None` also without a guard.
+    pub(super) async fn other_server(
+        &self,
+        connection: &mut Connection<D>,
+        table: &TagStatements,
+    ) -> Result<Option<OtherServer>, WorkError> {
+        let Some((margin, guard)) = self.guard.active_margin().zip(table.guard) else {
+            return Ok(None);
+        };
+        // The server may have got another name since the connection was made.
+        D::identify_server(connection, &self.guard).await?;
+        let last = D::fetch(connection, guard.allocated_last, &[], &[Column::Int]).await?;
+        let is_this = last.first().and_then(|row| row.int(0)) == Some(1);
+        Ok((!is_this).then_some(OtherServer { guard, margin }))
     }
 
     /// Reads the records of one tag or of several. If a name is in both tables, reads once more:
@@ -284,8 +303,7 @@ impl<D: Dialect> SqlStore<D> {
     /// under way.
     pub(super) async fn jump(
         &self,
-        guard: GuardStatements,
-        margin: i64,
+        OtherServer { guard, margin }: OtherServer,
     ) -> Result<bool, StoreError> {
         let pool = self.connections.pool().clone();
         self.guard.jump::<D>(pool, guard, margin).await.map_err(|error| {
@@ -402,10 +420,10 @@ impl<D: Dialect> RangeSource for SqlStore<D> {
                         });
                     }
                     Tried::Again => tries += 1,
-                    Tried::OtherServer(guard, margin) => {
+                    Tried::OtherServer(other) => {
                         // Waiting for a jump of another task does not count as a try: that jump may
                         // have failed.
-                        tries += usize::from(self.jump(guard, margin).await?);
+                        tries += usize::from(self.jump(other).await?);
                     }
                 }
             }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use leaf_core::Tag;
+use leaf_core::{Clock as _, SystemClock, Tag, UnixMillis};
 use leaf_segment::NewTag;
-use leaf_segment::admin::{Confirm, TagAdmin, TagSpec};
+use leaf_segment::admin::{Confirm, Reopening, TagAdmin, TagSpec};
 use leaf_segment::store::Expected;
 use leaf_shape::Day;
 use leaf_shape::Period;
@@ -13,6 +13,14 @@ use leaf_testkit::Edit as _;
 use leaf_testkit::all_tags;
 
 use crate::support::{Server, create, next, open, orders, step};
+
+/// A tag whose numbers begin again with each period, which has up to 9,999 of them.
+fn resets(period: Period) -> NewTag {
+    let date = if period == Period::Daily { "%Y%m%d" } else { "%Y" };
+    let text = Some(format!("{{date:{date}}}{{n:04}}"));
+    let spec = TagSpec { reset: Some(period), text, ..TagSpec::default() };
+    spec.record(Tag::parse("receipts").unwrap(), &KeyRing::default()).unwrap()
+}
 
 /// A replica was promoted before it had received the guard's table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -283,14 +291,7 @@ async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
     for server in Server::both().await {
         let store = open(&server.url(), Some(1_000_000)).await;
         create(&store).await;
-        let spec = leaf_segment::admin::TagSpec {
-            reset: Some(leaf_shape::Period::Daily),
-            text: Some("{date:%Y%m%d}{n:04}".into()),
-            ..leaf_segment::admin::TagSpec::default()
-        };
-        let daily =
-            spec.record(Tag::parse("daily").unwrap(), &leaf_shape::keys::KeyRing::default());
-        let daily = daily.unwrap();
+        let daily = resets(Period::Daily);
         store.store.create(&daily).await.unwrap();
         let take = async |day: i64, count: i64| {
             let (least, end) = (day * 10_000 + 1, (day + 1) * 10_000);
@@ -310,6 +311,78 @@ async fn a_jump_holds_for_a_period_whose_beginning_was_lost() {
         assert_eq!(take(20_261_123, 1).await, (1006, 1));
         assert_eq!(take(20_261_124, 1).await, (1001, 1));
         assert_eq!(take(20_261_125, 1).await, (0, 1));
+    }
+}
+
+/// A failover lost numbers of a later period, which a wrong clock had opened. A reopened tag does
+/// not issue them when that period begins.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reopened_tag_leaves_out_what_a_failover_lost() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let yearly = resets(Period::Yearly);
+        store.store.create(&yearly).await.unwrap();
+        let of_2099 = Expected {
+            least: 20_990_001,
+            end: 21_000_000,
+            ..Expected::new(step(1), yearly.meaning)
+        };
+        let lost = store.store.allocate(&yearly.tag, step(300), of_2099).await.unwrap();
+        // The new server has not heard of the last 50 numbers.
+        let set = "max_id = max_id - 50";
+        server.sql(&format!("UPDATE leaf_sequence SET {set} WHERE biz_tag = 'receipts'")).await;
+        server.another_server().await;
+
+        let reopening = Reopening { first_taken: Some(2099), above: Some(0) };
+        let admin = TagAdmin::new(&*store.store);
+        let opened =
+            admin.reopen(&yearly.tag, reopening, &SystemClock, Confirm::Yes).await.unwrap();
+
+        let meaning = opened.meaning.unwrap();
+        let reset = meaning.reset.unwrap();
+        let take = async |year: u16| {
+            let june = format!("{year}-06-01T12:00:00Z").parse::<jiff::Timestamp>().unwrap();
+            let window = reset.window_at(UnixMillis::new(june.as_millisecond().cast_unsigned()));
+            let expected = Expected::new(step(1), meaning);
+            let expected = Expected { least: window.least, end: window.end, ..expected };
+            store.store.allocate(&yearly.tag, step(1), expected).await.unwrap()
+        };
+        // The numbers that the guard leaves out at the start of the next period are left out there.
+        let year = jiff::Timestamp::now().to_string()[..4].parse().unwrap();
+        take(year).await;
+        take(year + 1).await;
+        let range = take(2099).await;
+        let id = range.start() - reset.counter_offset();
+        assert!(id >= lost.end(), "{id} may have been issued: {lost:?}");
+    }
+}
+
+/// After a failover a tag moves to another store, before it has issued an id of the running period:
+/// the record that moves is behind all that the lost server may have granted of that period.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seal_leaves_out_what_a_failover_may_have_lost() {
+    for server in Server::both().await {
+        let store = open(&server.url(), Some(1_000_000)).await;
+        create(&store).await;
+        let daily = resets(Period::Daily);
+        store.store.create(&daily).await.unwrap();
+        let today = daily.meaning.reset.unwrap().window_at(SystemClock.wall_millis());
+        let set = format!("max_id = {}", today.least - 9_990);
+        server.sql(&format!("UPDATE leaf_sequence SET {set} WHERE biz_tag = 'receipts'")).await;
+        server.another_server().await;
+        let generation = store.store.tag(&daily.tag).await.unwrap().unwrap().generation();
+        let of_last_year = Expected {
+            least: today.least - 9_999,
+            end: today.least - 1,
+            ..Expected::new(step(1), daily.meaning)
+        };
+        // The guard jumps at the first allocation from any tag of the table.
+        store.store.allocate(&daily.tag, step(1), of_last_year).await.unwrap();
+
+        let sealed = store.store.seal(&daily.tag, generation).await.unwrap();
+
+        assert_eq!(sealed - today.least, 1001);
     }
 }
 

@@ -138,16 +138,16 @@ pub(crate) async fn a_key_is_replaced_once(f: Fixture) {
 
 /// A reopening writes meaning, counter and settings at once. A caller with the old meaning cannot allocate any more.
 pub(crate) async fn a_closed_tag_is_reopened(f: Fixture) {
-    let spec = TagSpec { reset: Some(Period::Daily), ..TagSpec::default() };
+    let spec = TagSpec { reset: Some(Period::Yearly), ..TagSpec::default() };
     let receipts = tag("receipts");
     let new = spec.record(receipts.clone(), &KeyRing::default()).unwrap();
     f.store.create(&new).await.unwrap();
     let admin = TagAdmin::new(&*f.store);
-    let closed = 20_991_231_000_018;
+    let closed = 2_099_000_018;
     admin.advance(&receipts, closed, Confirm::Yes).await.unwrap();
     let before = f.store.record(&receipts).await.unwrap();
 
-    let none = Reopening { above: Some(0), first_taken: Some(20_991_231) };
+    let none = Reopening { above: Some(0), first_taken: Some(2099) };
     let reopened = admin.reopen(&receipts, none, &SystemClock, Confirm::Yes).await.unwrap();
     assert_eq!(f.another().await.tag(&receipts).await.unwrap(), Some(reopened.clone()));
     assert!(reopened.max_id > closed && reopened.generation() != before.generation());

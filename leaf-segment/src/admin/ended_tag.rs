@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use leaf_shape::{Meaning, Reopened, Reset, Shape};
+use leaf_shape::{Meaning, Reopened, Reset, Shape, Taken};
 use serde::{Deserialize, Serialize};
 
 use crate::NewTag;
@@ -101,6 +101,12 @@ impl EndedTag {
         if new.max_id == SEALED {
             return Ok(());
         }
+        if !Self::spares(new, below) {
+            return Err(format!(
+                "a tag of this name was deleted, and had granted {self}: this tag, which was reopened, could issue some of \
+                 them again, so choose another name"
+            ));
+        }
         let least = match shape {
             _ if shape == self.meaning.shape => Some(self.next),
             Shape::Plain | Shape::Interleave(_) => Some(shape.numbers_below(below)),
@@ -126,6 +132,16 @@ impl EndedTag {
                  another name"
             )),
         }
+    }
+
+    /// Whether a new tag that was reopened issues no id below `below` that an earlier tag may have issued. The ids of
+    /// a reopened tag are far below its numbers, so that the numbers tell nothing.
+    fn spares(new: &NewTag, below: i64) -> bool {
+        let Some(reset) = new.meaning.reset else { return true };
+        let Some(reopened) = reset.reopened() else { return true };
+        let last_period = (below - 1) / reset.capacity();
+        let remembers = |taken: Taken| taken.first <= last_period && below <= taken.ids_below;
+        below <= new.max_id - reset.counter_offset() || reopened.taken().any(remembers)
     }
 
     /// Returns the form in which the settings hold this.
@@ -165,7 +181,7 @@ mod tests {
 
     use super::*;
     use leaf_shape::keys::KeyRing;
-    use leaf_shape::{Interleave, Mapping};
+    use leaf_shape::{Interleave, Mapping, Period, Zone};
 
     const KEYS: &str = "1 = 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n\
                         2 = 101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f\n";
@@ -232,6 +248,29 @@ mod tests {
                 ended = Some(EndedTag { meaning, next: new.max_id + amount });
             }
         }
+    }
+
+    /// The ended tag of this name was closed by a wrong clock. A tag of another store, which was
+    /// reopened there, must not issue its ids when that period begins.
+    #[test]
+    fn a_reopened_tag_remembers_what_the_ended_one_issued() {
+        let daily = Reset::new(Period::Daily, Zone::utc(), 4).unwrap();
+        let meaning = |reset| Meaning { reset: Some(reset), ..Meaning::STRICT };
+        let ended = EndedTag { meaning: meaning(daily), next: 202_711_280_018 };
+        let checks = |first, ids_below, id: i64| {
+            let reopened = Reopened::new(1, [Taken { first, ids_below }]).unwrap();
+            let reset = daily.reopened_as(reopened).unwrap();
+            let max_id = reset.counter_offset() + id;
+            let new = NewTag::strict(Tag::parse("receipts").unwrap());
+            ended.check(&NewTag { max_id, meaning: meaning(reset), ..new }).is_ok()
+        };
+        let today = 202_611_290_001;
+        assert!(!checks(20_280_301, 202_803_010_005, today), "another wrong clock");
+        assert!(!checks(20_271_128, 202_711_280_017, today), "fewer ids");
+        assert!(!checks(20_271_129, 202_711_290_005, today), "from the next day on");
+        assert!(checks(20_271_128, 202_711_280_018, today));
+        assert!(checks(20_271_101, 202_711_290_005, today));
+        assert!(checks(20_280_301, 202_803_010_005, 202_711_280_018), "that period has come");
     }
 
     #[test]
