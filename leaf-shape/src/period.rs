@@ -468,7 +468,9 @@ impl Reset {
         // The period of the last number: the counter of a full period carries over into the digits
         // of the period.
         let code = (next - self.counter_offset() - 1) / self.capacity();
-        let opened = self.period_up_to(code).filter(|code| *code > window.code && next < i64::MAX);
+        let is_beyond = code > window.code && next < i64::MAX;
+        let opened = is_beyond.then(|| self.period_up_to(code)).flatten();
+        let opened = opened.filter(|code| *code > window.code);
         match opened {
             None => Beyond::Full,
             Some(code) if self.has_begun(code, now) => Beyond::Next(self.window(code)),

@@ -87,8 +87,8 @@ async fn a_cluster_that_only_restarts_has_not_gone_back() {
     }
 }
 
-/// What `request` answers; it is sent again, for half a minute, while a connection that the restart broke makes the
-/// outcome unknown.
+/// What `request` answers. It is sent again, for half a minute, after an error that another try may not meet: a connection
+/// that the restart broke, or, on a slow machine, many others that change the same tag.
 async fn answered<T, F>(request: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,
@@ -97,7 +97,7 @@ where
     loop {
         match request().await {
             Ok(answer) => return answer,
-            Err(error) if *error.kind() == StoreErrorKind::Unavailable && Instant::now() < end => {
+            Err(error) if error.retryable() && Instant::now() < end => {
                 sleep(Duration::from_millis(50)).await;
             }
             Err(error) => panic!("{error}"),
