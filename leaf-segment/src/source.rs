@@ -276,8 +276,9 @@ pub trait TagStore: SegmentSource {
         to: i64,
     ) -> StoreFuture<'a, bool>;
 
-    /// Sets `max_id` to [`SEALED`] if the record is of this generation, and returns its previous
-    /// value: all numbers ever granted are below it, and no allocation succeeds afterwards. The
+    /// Sets `max_id` to [`SEALED`] if the record is of this generation, and returns the value at
+    /// which the tag can go on elsewhere: the one before, or, after a failover, one that is above
+    /// it. All numbers ever granted are below it, and no allocation succeeds afterwards. The
     /// record's settings keep that value ([`Self::ended`]), if they can be read and written. A
     /// store with row locks queues this request among the allocations; one without them retries it
     /// many times.
@@ -340,6 +341,13 @@ impl TagUpdate {
         Self { seen, step: None, at_least: None, meaning: None, settings: None }
     }
 
+    /// Whether this change reopens the tag.
+    #[must_use]
+    pub fn reopens(&self) -> bool {
+        let before = self.seen.meaning.as_ref().map_or(0, |meaning| meaning.counter_offset());
+        self.meaning.is_some_and(|meaning| meaning.counter_offset() != before)
+    }
+
     /// Returns the record that results from this change of `now`, the current record. Every store
     /// calls this while nobody else can change the record.
     ///
@@ -358,12 +366,8 @@ impl TagUpdate {
         {
             return Err(StoreErrorKind::RecordChanged);
         }
-        let offset = |record: &TagRecord| {
-            record.meaning.as_ref().map_or(0, |meaning| meaning.counter_offset())
-        };
         // What was granted up to `max_id` is in the new meaning.
-        let reopens = self.meaning.is_some_and(|meaning| meaning.counter_offset() != offset(now));
-        if reopens && now.max_id != self.seen.max_id {
+        if self.reopens() && now.max_id != self.seen.max_id {
             return Err(StoreErrorKind::RecordChanged);
         }
         let max_id = match self.at_least {

@@ -374,7 +374,7 @@ CREATE TABLE leaf_sequence (
     // From left to right: `skip` is the former one in the first assignment.
     const ENTER_PERIOD: Option<&'static str> = Some(of_tag!(
         "UPDATE leaf_sequence SET max_id = ? + skip, skip = 0",
-        " AND max_id < ? AND skip > 0"
+        " AND max_id < ? + skip AND skip > 0"
     ));
 
     const RESERVE: &'static str = concat!(

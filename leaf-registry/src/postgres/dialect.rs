@@ -298,7 +298,7 @@ CREATE TABLE leaf_sequence (
     );
     const ENTER_PERIOD: Option<&'static str> = Some(
         "UPDATE leaf_sequence SET max_id = $1 + skip, skip = 0 \
-         WHERE biz_tag = $2 AND max_id < $3 AND skip > 0",
+         WHERE biz_tag = $2 AND max_id < $3 + skip AND skip > 0",
     );
     const SET_MEANING: &'static str =
         "UPDATE leaf_sequence SET meaning = $1, update_time = now() WHERE biz_tag = $2";

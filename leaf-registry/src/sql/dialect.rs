@@ -231,9 +231,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SEQUENCE: TagStatements;
     /// new meaning, tag. For a row of `leaf_sequence` that is locked.
     const SET_MEANING: &'static str;
-    /// first number of the running period, name, the same number. Moves a counter that is still
-    /// below this period, and that must skip numbers, into the period: to its first number plus
-    /// `skip`; then `skip` is 0. Changes nothing in any other row. `None` where tags do not jump.
+    /// first number of the running period, name, the same number. Moves a counter that is below
+    /// the numbers that it must skip in this period to the period's first number plus `skip`; then
+    /// `skip` is 0. Changes nothing in any other row. `None` where tags do not jump.
     const ENTER_PERIOD: Option<&'static str> = None;
     /// names (as [`Value::Names`]). Inserts a row into `leaf_sequence` for each name, which locks
     /// the name.

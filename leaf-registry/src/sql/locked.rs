@@ -3,7 +3,7 @@
 //! Invariant: nobody else changes a record, or its settings, between the moment when it is read
 //! here and the end of the transaction, since every change locks the tag's row first. So a change
 //! overwrites exactly the record that it was decided on. And when a tag is sealed, the returned
-//! `max_id` is the end of the last range that anybody was granted.
+//! `max_id` is above every number that anybody was granted.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl<D: Dialect> Change<D> for &TagUpdate {
         locked: &Locked,
     ) -> Result<Self::Done, WorkError> {
         // A reopened tag remembers all that a wrong clock took, also what a failover has lost of it.
-        if self.meaning.is_some()
+        if self.reopens()
             && let Some(other) = store.other_server(connection, &locked.table).await?
         {
             return Ok(Err(other));
@@ -124,11 +124,11 @@ impl<D: Dialect> Change<D> for ReplaceMaxId {
     }
 }
 
-/// Seals a record of this generation, and returns the `max_id` before; `None` if another server
-/// allocated last.
+/// Seals a record of this generation. Returns the `max_id` at which the tag goes on elsewhere, or
+/// `None` if another server allocated last.
 struct Seal {
     generation: Option<TagGeneration>,
-    /// The `max_id` before the seal. Set before the commit, so that it is known even if the
+    /// The result. Set before the commit, so that it is known even if the
     /// commit's answer is lost.
     max_id: Option<i64>,
 }
@@ -147,6 +147,9 @@ impl<D: Dialect> Change<D> for Seal {
         }
         if locked.record.is_sealed() {
             return Ok(Some(SEALED));
+        }
+        if store.other_server(connection, &locked.table).await?.is_some() {
+            return Ok(None);
         }
         // The numbers to skip are in no record: a tag that moves to another store would lose them.
         let entered = locked.enter_period::<D>(connection).await?;
@@ -231,8 +234,8 @@ impl Locked {
         };
         let ours = SystemClock.wall_millis();
         let max_id = self.record.max_id;
-        // As it was made, or in the period already.
-        if max_id <= 1 || reset.first_number(ours, ours).is_none_or(|first| first <= max_id) {
+        // As it was made.
+        if max_id <= 1 {
             return Ok(None);
         }
         let shown = D::fetch(connection, clock, &[], &[Column::Int]).await?;

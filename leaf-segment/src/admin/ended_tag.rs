@@ -62,9 +62,7 @@ impl EndedTag {
     pub fn ids_below(self) -> i64 {
         match self.meaning.shape {
             Shape::Plain => {
-                let reopened = self.meaning.reset.and_then(Reset::reopened);
-                let taken = reopened.into_iter().flat_map(Reopened::taken);
-                let before = taken.map(|taken| taken.ids_below).max().unwrap_or(0);
+                let before = self.taken().map(|taken| taken.ids_below).max().unwrap_or(0);
                 Some(before.max(self.next - self.meaning.counter_offset()))
             }
             Shape::Interleave(part) => part.id(self.next),
@@ -101,7 +99,7 @@ impl EndedTag {
         if new.max_id == SEALED {
             return Ok(());
         }
-        if !Self::spares(new, below) {
+        if !self.is_spared_by(new) {
             return Err(format!(
                 "a tag of this name was deleted, and had granted {self}: this tag, which was reopened, could issue some of \
                  them again, so choose another name"
@@ -134,14 +132,29 @@ impl EndedTag {
         }
     }
 
-    /// Whether a new tag that was reopened issues no id below `below` that an earlier tag may have issued. The ids of
-    /// a reopened tag are far below its numbers, so that the numbers tell nothing.
-    fn spares(new: &NewTag, below: i64) -> bool {
+    /// Whether a new tag that was reopened in another store issues none of the ids that this one may have issued, as far
+    /// as the new tag goes on above them or remembers them. Its numbers are far above all ids, so that they tell nothing.
+    fn is_spared_by(self, new: &NewTag) -> bool {
         let Some(reset) = new.meaning.reset else { return true };
         let Some(reopened) = reset.reopened() else { return true };
-        let last_period = (below - 1) / reset.capacity();
-        let remembers = |taken: Taken| taken.first <= last_period && below <= taken.ids_below;
-        below <= new.max_id - reset.counter_offset() || reopened.taken().any(remembers)
+        let is_spared = |below: i64| {
+            let last_period = (below - 1) / reset.capacity();
+            let remembers = |taken: Taken| taken.first <= last_period && below <= taken.ids_below;
+            below <= new.max_id - reset.counter_offset() || reopened.taken().any(remembers)
+        };
+        match self.meaning.shape {
+            Shape::Plain => {
+                is_spared(self.next - self.meaning.counter_offset())
+                    && self.taken().all(|taken| is_spared(taken.ids_below))
+            }
+            Shape::Interleave(_) | Shape::Scramble { .. } => is_spared(self.ids_below()),
+        }
+    }
+
+    /// What the tag remembers of wrong clocks.
+    fn taken(self) -> impl Iterator<Item = Taken> {
+        let reopened = self.meaning.reset.and_then(Reset::reopened);
+        reopened.into_iter().flat_map(Reopened::taken)
     }
 
     /// Returns the form in which the settings hold this.
@@ -271,6 +284,19 @@ mod tests {
         assert!(checks(20_271_128, 202_711_280_018, today));
         assert!(checks(20_271_101, 202_711_290_005, today));
         assert!(checks(20_280_301, 202_803_010_005, 202_711_280_018), "that period has come");
+        // One that was reopened: also what it issued afterwards.
+        let taken = Taken { first: 20_271_128, ids_below: 202_711_280_018 };
+        let reset = daily.reopened_as(Reopened::new(1, [taken]).unwrap()).unwrap();
+        let next = reset.counter_offset() + 202_611_300_501;
+        let ended = EndedTag { meaning: meaning(reset), next };
+        let twice = daily.reopened_as(Reopened::new(2, [taken]).unwrap()).unwrap();
+        let checks = |id: i64| {
+            let new = NewTag::strict(Tag::parse("receipts").unwrap());
+            let max_id = twice.counter_offset() + id;
+            ended.check(&NewTag { max_id, meaning: meaning(twice), ..new }).is_ok()
+        };
+        assert!(!checks(202_611_300_043));
+        assert!(checks(202_611_300_501));
     }
 
     #[test]

@@ -392,7 +392,7 @@ impl<'a> TagAdmin<'a> {
     /// # Errors
     /// `Conflict` for a tag without periods, a family, a sealed tag and a tag that is not closed, and if this
     /// program's clock is not set or shows another period than the store's clock; `Refused` for numbers that do
-    /// not fit; `Unconfirmed`; `UnknownTag`; failures of the store.
+    /// not fit, and in the last ten minutes of a period; `Unconfirmed`; `UnknownTag`; failures of the store.
     pub async fn reopen(
         &self,
         tag: &Tag,
@@ -434,7 +434,7 @@ impl<'a> TagAdmin<'a> {
             if record.closed_until(ours).is_none() {
                 return Err(conflict("the tag is open: there is nothing to reopen".into()));
             }
-            let reopened = reset.reopen(record.max_id, ours, reopening.above, reopening.first_taken);
+            let reopened = reset.reopen(record.max_id, ours.max(theirs), reopening.above, reopening.first_taken);
             let (reset, next) = reopened.map_err(TagAdminError::Refused)?;
             if confirmed == Confirm::No {
                 return Err(TagAdminError::Unconfirmed(reset.what_reopening_means(next, reopening.above)));
