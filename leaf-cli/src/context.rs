@@ -62,12 +62,13 @@ fn file() -> Option<PathBuf> {
 }
 
 impl Contexts {
-    /// Reads the contexts from the file. Without a file that this user can read, there are none.
+    /// Reads the contexts from the user's file. Returns no contexts if the file does not exist or this user may not read
+    /// it.
     fn read() -> Result<Self> {
         let Some(file) = file() else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
-            // A program that runs as another user than whose HOME it has needs none.
+            // HOME may belong to another user, whose contexts this user does not need.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -53,7 +53,7 @@ pub(crate) struct Settings {
 struct Inner {
     /// Sends requests to the servers.
     api: Arc<Api>,
-    /// The same servers, as the store from which `segments` allocates ranges.
+    /// The servers of the configuration, as the store from which `segments` allocates ranges.
     source: Arc<ServerSource>,
     /// Issues the ids of tags that can be leased.
     segments: SegmentGenerator,

@@ -219,7 +219,8 @@ pub fn draw() -> std::io::Result<String> {
     Ok(token)
 }
 
-/// Reads the callers from `tokens_file`; there are none if the key is not set. Blocks.
+/// Reads the callers from the file of the key `tokens_file`. Returns no callers if the key is not
+/// set. Blocks the thread while it reads.
 ///
 /// # Errors
 /// The file cannot be read, a line is wrong, or a line has the hash of a secret of the

@@ -1,4 +1,5 @@
-//! Rules of traffic: which tags and callers get no ids, or only so many a second from each node.
+//! Rules of traffic. A rule stops the ids of a tag or of a caller, or limits how many of them each
+//! node issues in a second.
 //!
 //! The rules are one text in the store of `segment.store`. Every server reads it every few seconds;
 //! the command `leaf` writes it.
@@ -81,7 +82,7 @@ pub enum RulesError {
     /// The text is damaged, or was written by hand.
     #[error("the rules of traffic cannot be read ({0})")]
     Damaged(String),
-    /// The text of so many rules is too long for the store.
+    /// There are so many rules that their text is too long for the store.
     #[error(
         "there are too many rules: their text has {0} bytes, and 2000 fit; `leaf allow` takes one away"
     )]

@@ -27,8 +27,8 @@ use super::url::{Address, ServerOptions};
 pub(crate) enum Access {
     /// Nothing is changed.
     Read,
-    /// At most one statement changes something; it commits by itself, and its rows are read to the
-    /// end.
+    /// At most one of the statements changes something. That statement is a transaction of its own,
+    /// and all rows that it returns are read.
     Statement,
     /// Something is changed. On a server each statement commits by itself; in SQLite they commit
     /// together.

@@ -1,8 +1,9 @@
 //! One SQLite file, for segments and for worker ids.
 //!
-//! Invariant: a write counts only after its commit was answered: after COMMIT or, for a statement
-//! that is a transaction by itself, after the end of its rows. If `UPDATE … RETURNING` is fetched
-//! as one row, it reports success although the commit fails on a full disk. With WAL and
+//! Invariant: a write counts only after its commit was answered. That is after COMMIT, or, if one
+//! statement is a transaction of its own, after all rows that it returns were read. Whoever reads
+//! only the first row of an `UPDATE … RETURNING` does not see that the commit then fails on a full
+//! disk. With WAL and
 //! `synchronous=FULL` an answered commit is on the disk.
 //!
 //! SQLite continues to use a file that was removed or renamed, while the next process opens another

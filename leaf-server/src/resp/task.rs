@@ -26,9 +26,9 @@ pub(super) enum Reply {
     Integer(i64),
     /// One id as a string, or nil.
     Text(Option<Told>),
-    /// An array of so many ids.
+    /// An array of ids: their number, and the ids.
     Ids(usize, Ids),
-    /// The same error, as the reply to each of so many commands.
+    /// One error that is sent once for each command: the number of commands, and the error.
     Errors(usize, IdError),
     /// An id or an error for each of several commands.
     Each(Vec<Result<Id, IdError>>),

@@ -18,8 +18,8 @@ pub struct ClaimRequest {
     /// The id of the node's state file, the same for all starts with that file. Without a state
     /// file, the id of this process.
     pub instance: Uuid,
-    /// The same for all attempts of one claim, also across restarts, so that an attempt is
-    /// recognized if its answer was lost.
+    /// A random value that is drawn once for a claim. Every attempt of this claim sends it, also
+    /// after a restart, so that an attempt whose answer was lost is recognized.
     pub nonce: Uuid,
     /// How the node composes ids.
     pub layout: Layout,
