@@ -24,8 +24,8 @@ pub(crate) fn sure(question: &str) -> bool {
     answered.is_ok() && ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str())
 }
 
-/// Runs `act`. If `act` wants a confirmation that `yes` does not give, asks `question` at the
-/// terminal.
+/// Runs `act(yes)`. If it fails with [`TagAdminError::Unconfirmed`], asks `question` at the
+/// terminal, and runs `act(true)` if the answer is yes.
 ///
 /// # Errors
 /// [`ConfigError`] without a confirmation: it says why one is needed, and `how` to give it. Else

@@ -31,7 +31,7 @@ struct Peer {
 
 /// How many milliseconds the ids' clock is behind the wall clock, before the request and after it.
 /// Negative if the wall clock is behind by less than the tolerance; `None` while ids are stopped
-/// because it went back.
+/// because the wall clock went back.
 #[derive(Serialize, Deserialize)]
 struct Followed {
     behind_ms_before: Option<i64>,

@@ -1,8 +1,8 @@
 //! The server's configuration, read as the server reads it, and the registry that it names.
 //!
-//! Invariant: what a command acts on is what the servers act on. So the configuration is read by
-//! the same code, from the same files and variables; `--store` replaces all stores, and nothing
-//! else.
+//! Invariant: a command acts on the stores and the registry of the servers. So the configuration is
+//! read by the same code, from the same files and variables; `--store` replaces all stores, and
+//! nothing else.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ use leaf_snowflake::Registry;
 
 use crate::cli::Place;
 
-/// Where the packaged server has its configuration, and its data directory.
+/// The directory of the packaged server's configuration files; [`PACKAGED_DATA`] is its data
+/// directory.
 const PACKAGED_CONFIG: &str = "/etc/leaf";
 const PACKAGED_DATA: &str = "/var/lib/leaf";
 

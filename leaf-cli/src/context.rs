@@ -62,8 +62,8 @@ fn file() -> Option<PathBuf> {
 }
 
 impl Contexts {
-    /// Reads the contexts from the user's file. Returns no contexts if the file does not exist or this user may not read
-    /// it.
+    /// Reads the contexts from the user's file. Returns no contexts if the file does not exist or
+    /// this user may not read it.
     fn read() -> Result<Self> {
         let Some(file) = file() else { return Ok(Self::default()) };
         let text = match std::fs::read_to_string(&file) {

@@ -1,7 +1,7 @@
 //! `leaf import`: makes tags that continue above the ids that another system has issued.
 //!
-//! Invariant: the first id of a tag is above every id that the source names, and nothing is made without
-//! `--apply`. A tag that exists is left alone.
+//! Invariant: the first id of a tag is above every id that the source names, and nothing is made
+//! without `--apply`. A tag that exists is left alone.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::output::{self, Row};
 use crate::stores::Stores;
 use crate::{Done, bench, tag};
 
-/// The largest file that is read.
+/// The largest file that is read, in bytes.
 const LARGEST: u64 = 64 * 1024 * 1024;
 /// How many ids are skipped by default if rows may still be added until the tag is made.
 const GAP: u32 = 1000;

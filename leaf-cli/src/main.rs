@@ -1,14 +1,15 @@
 //! `leaf`: the command line for the administration of Leaf.
 //!
 //! `status`, `next`, `clock accept` and `bench` send requests to servers, `worker run` runs another
-//! program. All other commands work directly on the configured store or registry, or through a
+//! program. Most other commands work directly on the configured store or registry, or through a
 //! server if `through.rs` supports it. The program holds no id logic. Exit code 0 means done;
 //! `exit.rs` has the others.
 //!
-//! How a command runs: `cli.rs` parses the command line, `config.rs` reads the server's
+//! How a command runs: `cli/` parses the command line, `config.rs` reads the server's
 //! configuration, `stores.rs` opens the stores of tags, and one file per command does the work. A
-//! command returns a [`Done`]; nothing but this file writes to standard output or picks an exit
-//! code, except `cli.rs` for help and for a wrong command line.
+//! command returns a [`Done`]; only this file writes to standard output or picks the exit code,
+//! except `cli/` for help and for a wrong command line, and `status.rs`, which writes the tables of
+//! `--watch`.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod ask;
@@ -182,7 +183,8 @@ async fn examine(place: &Place, output: Output) -> anyhow::Result<Done> {
     done
 }
 
-/// Runs a command on worker ids: those of the servers, or with a namespace those of its programs.
+/// Runs a command on worker ids: those of the servers or, with `namespace`, those of the program of
+/// that name.
 async fn worker_ids(
     place: &Place,
     namespace: Option<String>,
@@ -269,7 +271,7 @@ async fn with_stores(
 /// It can have both text and trouble: if one store cannot be read, a list of tags prints those of
 /// the other stores, names that store as the trouble, and ends with exit code 1.
 struct Done {
-    /// On standard output.
+    /// The text for standard output.
     text: String,
     /// What the command could not do, or the problem that it found.
     trouble: Option<anyhow::Error>,

@@ -18,7 +18,7 @@ struct Ids {
 /// Takes ids from a server, and returns them with one on each line.
 ///
 /// # Errors
-/// No server hands out any.
+/// No server hands out ids.
 pub(crate) async fn run(servers: &Servers, next: &NextIds, output: Output) -> Result<Done> {
     let path = match &next.of.tag {
         Some(tag) => {

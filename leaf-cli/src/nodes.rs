@@ -17,7 +17,7 @@ use crate::remote::encoded;
 
 /// How long the registry, and then each node, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The largest answer that is read.
+/// The largest answer that is read, in bytes.
 const LARGEST: u64 = 64 * 1024;
 /// The most nodes whose clocks are read.
 const MOST: usize = 64;
@@ -82,7 +82,7 @@ async fn newest_key(connector: &PeerConnector, address: &str, tag: &Tag) -> Resu
 /// How this host's clock differs from that of a node.
 pub(crate) struct NodeClock {
     pub(crate) node: String,
-    /// This clock minus the node's.
+    /// This host's clock minus the node's clock.
     pub(crate) offset_ms: i64,
     /// How far off `offset_ms` may be, in either direction.
     uncertainty: Duration,

@@ -13,7 +13,7 @@ use crate::cli::Output;
 
 /// A row of a table.
 pub(crate) trait Row: Serialize {
-    /// The columns, and which of them hold numbers.
+    /// The names and alignments of the columns; numbers are aligned to the right.
     const COLUMNS: &'static [(&'static str, CellAlignment)];
 
     /// The cells in the order of [`COLUMNS`](Self::COLUMNS), as people read them.

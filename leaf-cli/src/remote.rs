@@ -1,4 +1,4 @@
-//! Requests to servers: which ones, and with which token.
+//! Requests to servers, and the choice of the servers and the token.
 //!
 //! Invariant: a token is sent to the servers that were named and to nobody else, and is never in an
 //! argument, an error or a log. No redirect is followed.
@@ -24,13 +24,14 @@ use serde_json::Value;
 use crate::cli::Servers;
 use crate::exit;
 
-/// Time limits for the answer to a read, and to a change: longer than a server itself waits for its
-/// stores.
+/// Time limit for the answer to a read; [`PATIENCE_WITH_CHANGES`] is that for a change. Both are
+/// longer than a server itself waits for its stores.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PATIENCE_WITH_CHANGES: Duration = Duration::from_secs(25);
-/// The time limit for opening a connection. A request whose connection was not opened has not reached the server.
+/// The time limit for opening a connection. A request whose connection was not opened has not
+/// reached the server.
 const CONNECT: Duration = Duration::from_secs(3);
-/// The largest answer that is read.
+/// The largest answer that is read, in bytes.
 const LARGEST: usize = 16 * 1024 * 1024;
 
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -67,8 +68,8 @@ impl<E: Into<anyhow::Error>> From<E> for Refused {
     }
 }
 
-/// Where a server's error text begins to explain its HTTP parameters. From there on the text is cut off, since `leaf`
-/// has options instead.
+/// Where a server's error text begins to explain its HTTP parameters. From there on the text is cut
+/// off, since `leaf` has options instead.
 const OF_HTTP: [&str; 2] = [". To delete it,", "; set `"];
 
 impl Asking {
@@ -260,7 +261,8 @@ pub(crate) fn encoded(word: &str) -> impl std::fmt::Display {
     utf8_percent_encode(word, ESCAPED)
 }
 
-/// Reads the token from the file or, without a file, from LEAF_TOKEN.
+/// Reads the token from the file or, without a file, from LEAF_TOKEN; `None` if that is empty or
+/// not set.
 ///
 /// # Errors
 /// The file cannot be read, or the token has characters that no token may have. The error does not

@@ -1,4 +1,4 @@
-//! `leaf shards`: which place among the configured stores each of them remembers.
+//! `leaf shards`: the place among the configured stores that each store has on record.
 //!
 //! Invariant: `--apply` writes nothing while a tag is open in a store to which the configuration
 //! does not send it, since servers would look for the tag in another store.
@@ -24,9 +24,10 @@ use crate::stores::{Store, Stores};
 #[derive(Debug, Serialize)]
 struct Shown {
     store: String,
-    /// By the configuration.
+    /// The place of the store by the configuration.
     configured: String,
-    /// What the store remembers, the newest first; `None` where nothing was written.
+    /// The places that the store has on record, the newest first, or why they cannot be read;
+    /// `None` if there are none.
     remembered: Option<String>,
 }
 

@@ -66,13 +66,15 @@ struct Shown {
     reason: Option<String>,
     /// Ids of segments in a second.
     segment_rate: Option<f64>,
-    /// How many seconds its stock lasts at that rate; `null` if no ids are taken.
+    /// How many seconds the stock of segment ids lasts at `segment_rate`; `null` if no ids are
+    /// taken.
     stock_s: Option<f64>,
     /// Snowflake ids in a second.
     snowflake_rate: Option<f64>,
     worker: Option<u32>,
-    /// How many seconds ids still last: `local` if the state file cannot be written any more,
-    /// `registry` if the registry does not answer any more.
+    /// Seconds until the local ceiling: how long snowflake ids last if the state file cannot be
+    /// written any more. `registry_ceiling_s`: the same for the registry ceiling, if the registry
+    /// does not answer any more.
     local_ceiling_s: Option<f64>,
     registry_ceiling_s: Option<f64>,
     /// Its clock minus that of another node, in ms: the median over all other nodes.
@@ -245,7 +247,7 @@ fn sum(stores: &[Store], of: impl Fn(&Store) -> &String) -> u128 {
     stores.iter().map(|store| number(of(store))).sum()
 }
 
-/// What people should know besides: why a server is not ready, and which nodes were not asked.
+/// The lines below the table: the reason of each server's state, and the nodes that were not asked.
 fn notes(rows: &[Shown], now: &Look, output: Output) -> String {
     if output != Output::Table {
         return String::new();

@@ -20,7 +20,7 @@ use crate::config;
 /// `data_dir` is where relative SQLite files are.
 #[derive(Debug)]
 pub(crate) struct Stores {
-    /// Each with the patterns of its tags.
+    /// The stores, each with the patterns of its tags.
     pub(crate) shards: Shards<Store>,
     /// The data directory of this host's node, if there is one.
     pub(crate) data_dir: PathBuf,
@@ -84,7 +84,7 @@ impl Store {
         (&self.url, &self.open)
     }
 
-    /// Administers the tags of the store. It has the failover margin of this database: how far a
+    /// The administration of the store's tags, with the failover margin of this database: how far a
     /// failover may set a tag back.
     pub(crate) fn tags(&self, dry: DryRun) -> TagAdmin<'_> {
         let margin = self.open.admin.failover_margin();

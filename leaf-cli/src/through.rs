@@ -32,7 +32,7 @@ fn path(tag: &str, rest: &str) -> Result<String> {
     Ok(format!("/v1/tags/{}{rest}", encoded(tag::name(tag)?.as_str())))
 }
 
-/// Adds the parameter of a dry run to a path, if it is one.
+/// Adds the parameter `dry_run` to a path if this is a dry run.
 fn dry_path(path: String, dry: DryRun) -> String {
     match dry.dry_run {
         true if path.contains('?') => path + "&dry_run=true",
@@ -83,7 +83,7 @@ impl Server {
     /// Runs a command on tags.
     ///
     /// # Errors
-    /// The server does not answer, or refuses; [`ConfigError`] for what it has no route for.
+    /// The server does not answer, or refuses; [`ConfigError`] if it has no route for the command.
     pub(crate) async fn tag(&self, command: Tag, output: Output) -> Result<Done> {
         match command {
             Tag::List { after, family, limit } => {
@@ -172,7 +172,7 @@ impl Server {
         Ok(tag::gone(deleted, dry, &self.way(), output))
     }
 
-    /// Cuts a tag or, unless `cut`, removes its cut.
+    /// Cuts a tag if `cut` is true; else removes its cut.
     ///
     /// # Errors
     /// As [`Self::tag`].
@@ -232,7 +232,8 @@ impl Server {
 /// Takes an id of a tag apart.
 ///
 /// # Errors
-/// As [`Server::tag`]; `tag` is `None`: a snowflake id is decoded without a server.
+/// As [`Server::tag`]; [`ConfigError`] if `tag` is `None`: a snowflake id is decoded without a
+/// server.
 pub(crate) async fn decode(
     servers: &Servers,
     id: &str,
@@ -250,7 +251,8 @@ pub(crate) async fn decode(
 /// Runs a command on the worker ids of the servers.
 ///
 /// # Errors
-/// As [`Server::tag`]; with a namespace, and for `leaf worker run`: no server can do these.
+/// As [`Server::tag`]; [`ConfigError`] with a namespace, and for `leaf worker run`: no server can
+/// do these.
 pub(crate) async fn workers(
     servers: &Servers,
     namespace: Option<String>,

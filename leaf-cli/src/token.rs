@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::{Output, Token};
 use crate::{Done, output};
 
-/// A new token, and where it belongs.
+/// A new token, with its line for the server's file of tokens.
 #[derive(Serialize)]
 struct Made {
     name: String,

@@ -1,4 +1,5 @@
-//! The commands that list and change the rules of traffic: which tags and callers are cut, or limited to a rate.
+//! The commands that list and change the rules of traffic: which tags and callers are cut, or
+//! limited to a rate.
 
 use std::num::NonZeroU32;
 
@@ -16,9 +17,9 @@ use crate::output::{self, Row};
 use crate::stores::Stores;
 use crate::{Done, cli, exit};
 
-/// What a command does to a rule.
+/// A command on the rules of traffic.
 pub(crate) enum Act {
-    /// Shows all.
+    /// Shows all rules.
     List,
     /// Removes all rules, also those that cannot be read.
     Clear,

@@ -38,7 +38,7 @@ impl Row for WorkerShown {
     }
 }
 
-/// What a command does, once it is confirmed.
+/// The action of a command on a worker id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Frees the worker id of a dead node.

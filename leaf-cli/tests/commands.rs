@@ -566,8 +566,9 @@ fn places_are_named_outside_of_the_command_line() {
     assert!(none.contains("--from-file") && none.contains("No such file"), "{none}");
 }
 
-/// For example because the database's own clock was ahead: the tag has no ids until that period begins, and no node
-/// reports it because nobody requests any. The command that the doctor names reopens the tag.
+/// For example because the database's own clock was ahead: the tag has no ids until that period
+/// begins, and no node reports it because nobody requests any. The command that the doctor names
+/// reopens the tag.
 #[test]
 fn a_tag_whose_period_has_not_begun_is_found_and_reopened() {
     let home = home();

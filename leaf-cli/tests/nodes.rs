@@ -85,8 +85,8 @@ fn a_key_is_on_every_live_node_before_it_is_used() {
     assert!(away.contains("there is no newer one"), "{away}");
 }
 
-/// A node whose clock was a year ahead has closed a tag. A node whose clock is right reports the command that reopens
-/// it. After that the tag continues where it was.
+/// A node whose clock was a year ahead has closed a tag. A node whose clock is right reports the
+/// command that reopens it. After that the tag continues where it was.
 #[test]
 fn a_tag_that_a_wrong_clock_has_closed_is_reopened_through_a_server() {
     let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");
@@ -138,8 +138,8 @@ fn a_tag_that_a_wrong_clock_has_closed_is_reopened_through_a_server() {
     assert_eq!(id(&start()), early + 1, "behind what the wrong clock issued");
 }
 
-/// The doctor compares the clocks of the live nodes with its own, and reports whether the kernel considers its clock
-/// synchronized.
+/// The doctor compares the clocks of the live nodes with its own, and reports whether the kernel
+/// considers its clock synchronized.
 #[test]
 fn the_doctor_finds_a_clock_that_is_wrong() {
     let program = Path::new(env!("CARGO_BIN_EXE_leaf")).with_file_name("leaf-server");

@@ -149,8 +149,8 @@ async fn a_restored_backup_is_refused_by_whoever_remembers() {
     assert_distinct(ids);
 }
 
-/// G-26: after its last changes were lost, a database granted a node the ids that another node has in memory. Nobody
-/// noticed it. The repair makes both nodes drop these ids.
+/// G-26: after its last changes were lost, a database granted a node the ids that another node has
+/// in memory. Nobody noticed it. The repair makes both nodes drop these ids.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repair_reaches_both_nodes() {
     let (server, name, url) = database().await;

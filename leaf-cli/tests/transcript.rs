@@ -1,7 +1,8 @@
-//! The complete output of the commands. tests/support/transcript.txt has it as somebody reviewed it; `LEAF_BLESS=1`
-//! writes the file anew.
+//! The complete output of the commands. tests/support/transcript.txt has it as somebody reviewed
+//! it; `LEAF_BLESS=1` writes the file anew.
 //!
-//! Commands for tags and worker ids run twice, directly on the store and through a server: both must print the same.
+//! Commands for tags and worker ids run twice, directly on the store and through a server: both
+//! must print the same.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod support;
@@ -74,7 +75,8 @@ impl Session {
         self.run_and(line, |out| out);
     }
 
-    /// As [`Self::run`], for JSON whose values differ from run to run: records the types in place of the values.
+    /// As [`Self::run`], for JSON whose values differ from run to run: records the types in place
+    /// of the values.
     fn run_for_types(&mut self, line: &str) {
         self.run_and(line, |out| {
             let mut value: Value = serde_json::from_str(&out).unwrap();

@@ -114,8 +114,8 @@ fn what_cannot_be_administered_says_why() {
     assert!(away.contains("registry unavailable"), "{away}");
 }
 
-/// The doctor reports a store whose answers take long, a worker id that a clock in the year 2065 has claimed, and that
-/// no worker id is left.
+/// The doctor reports a store whose answers take long, a worker id that a clock in the year 2065
+/// has claimed, and that no worker id is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_doctor_looks_at_latency_and_worker_ids() {
     let home = tempfile::tempdir().unwrap();

@@ -18,8 +18,8 @@ use crate::wire::usual_weight;
 const LOOK: Duration = Duration::from_millis(500);
 /// The first pause between two rounds over all servers.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause. Pauses double up to it, and each is drawn from half to one and a half of its
-/// length.
+/// The longest pause. Pauses double up to it, and each is multiplied by a random factor
+/// from 0.5 to 1.5.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Sends a client's requests to its servers.
@@ -37,7 +37,8 @@ pub(crate) struct Api {
 
 impl Api {
     /// Asks one server after the other, each once, until one serves or refuses the request. Ends
-    /// early when the deadline is over or the budget has no retry left. Returns the server, too.
+    /// early when the deadline is over or the budget has no retry left. Also returns the server
+    /// that answered.
     pub(crate) async fn ask<A: Ask>(
         &self,
         ask: &A,

@@ -45,7 +45,7 @@ pub(crate) trait Ask: Sync {
     /// Reads the answer from a JSON body; `None` if the body is not an answer to this request.
     fn read(&self, body: &[u8]) -> Option<Self::Answer>;
 
-    /// Sends the question over gRPC.
+    /// Sends the request over gRPC.
     #[cfg(feature = "grpc")]
     fn grpc(&self, client: Client) -> impl Future<Output = Sent<Self::Answer>> + Send;
 }

@@ -1,7 +1,8 @@
 //! One server: where it is, and whether it answers.
 //!
-//! After three errors in a row a server is ejected: others are asked instead, each time for longer.
-//! Then a probe asks for its health, and an answer ends the ejection.
+//! After three errors in a row a server is ejected: others are asked instead. At the end of the
+//! ejection a probe asks for its health: the server is used again if it is ready, else it is
+//! ejected for longer.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,8 +15,8 @@ use crate::wire::usual_weight;
 
 /// How many errors in a row eject a server.
 const ERRORS: u32 = 3;
-/// How long a server is ejected the first time. The time doubles each time that the server does not
-/// answer the probe at its end.
+/// How long a server is ejected the first time. If the probe at the end finds that it does not
+/// answer or is not ready, the next ejection is twice as long.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
 /// The longest ejection of a server.
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
@@ -40,8 +41,8 @@ pub(crate) enum Protocol {
     Grpc,
 }
 
-/// A server's URL, as it was configured: `http://`, `https://`, `grpc://` or `grpcs://`, and a name or an
-/// address with a port.
+/// A server's URL, as it was configured: `http://`, `https://`, `grpc://` or `grpcs://`, and a name
+/// or an address with a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     /// How requests are sent to this server.
@@ -119,13 +120,14 @@ pub(crate) struct Endpoint {
 struct State {
     /// How many requests in a row it did not answer.
     errors: u32,
-    /// How often it was ejected since its last answer, and when the current ejection ends.
+    /// How often the server was ejected since its last answer; `ejected_until` is the end of the
+    /// current ejection.
     ejections: u32,
     ejected_until: Option<Instant>,
     /// The zone and weight that it has reported, and when to ask for them again.
     told: Option<(Option<String>, u32, Instant)>,
-    /// While this time is in the future, requests for tags, or for snowflake ids, go to other
-    /// servers: this one has reported that it lacks the mode.
+    /// Until this time, requests for ids of tags (`no_snowflakes`: for snowflake ids) go to other
+    /// servers, because this one has reported that it lacks the mode.
     no_segments: Option<Instant>,
     no_snowflakes: Option<Instant>,
     /// The server had no ids although it answered: a probe must ask for its health.
@@ -133,7 +135,7 @@ struct State {
 }
 
 impl State {
-    /// Until when the server counts as one that lacks this mode.
+    /// The time until which the server counts as one that lacks this mode.
     fn without(&mut self, mode: Mode) -> &mut Option<Instant> {
         match mode {
             Mode::Segment => &mut self.no_segments,

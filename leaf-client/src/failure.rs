@@ -43,11 +43,11 @@ pub(crate) struct Failure {
     /// The server that failed; empty if the failure is of no server.
     endpoint: String,
     why: String,
-    /// What the failure says of the server.
+    /// The fault of the server.
     pub(crate) fault: Fault,
 }
 
-/// What a failure tells about the server.
+/// The fault of a server that a failure indicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The server does not answer, or not as a leaf-server does.

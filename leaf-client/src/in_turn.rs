@@ -115,8 +115,8 @@ impl InTurn {
 }
 
 impl Asking {
-    /// The task's loop: fetches ids from a server on behalf of all callers that wait, one request at a time, until
-    /// the last handle is gone.
+    /// The task's loop: fetches ids from a server on behalf of all callers that wait, one request
+    /// at a time, until the last handle is gone.
     async fn serve(self: Arc<Self>, mut callers: UnboundedReceiver<Caller>) {
         let mut waiting: Vec<Caller> = Vec::new();
         loop {

@@ -22,9 +22,9 @@ enum Run {
 }
 
 impl TagHandle {
-    /// Hands out ids to one thread, from runs of up to `size` ids that it takes at once: most ids cost no
-    /// atomic operation. Ids rise within one `LocalIds` only. When it is dropped, the unused rest of its run
-    /// is lost, which makes a gap. See [`leaf_segment::TagHandle::local`].
+    /// Hands out ids to one thread, from runs of up to `size` ids that it takes at once: most ids
+    /// cost no atomic operation. Ids rise within one `LocalIds` only. When it is dropped, the
+    /// unused rest of its run is lost, which makes a gap. See [`leaf_segment::TagHandle::local`].
     #[must_use]
     pub fn local(&self, size: usize) -> LocalIds {
         let ids = match &self.ids {

@@ -156,7 +156,7 @@ impl Pool {
 }
 
 /// Draws one of these servers at random, in proportion to their weights; evenly if all weights are
-/// 0.
+/// 0. `None` if there are no servers.
 fn by_weight(equals: &[Arc<Endpoint>]) -> Option<Arc<Endpoint>> {
     let weights: Vec<u32> = equals.iter().map(|one| one.weight()).collect();
     let all: u32 = weights.iter().sum();

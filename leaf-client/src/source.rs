@@ -113,7 +113,8 @@ impl ServerSource {
         self.used().entry(tag.clone()).or_default().record = Some(record);
     }
 
-    /// Asks a server for the properties of a tag, and stores the record.
+    /// Asks a server for the properties of a tag, and stores the record. `None` if the tag does not
+    /// exist.
     pub(crate) async fn read(&self, tag: &Tag) -> Result<Option<TagRecord>, StoreError> {
         let record = match self.shown(tag).await {
             Ok(shown) => Some(self.record(tag, &shown)),
@@ -220,8 +221,8 @@ impl RangeSource for ServerSource {
         Box::pin(self.lease(tag, amount))
     }
 
-    /// The generation is not sent: the ticket belongs to the one of its range, which the server
-    /// compares.
+    /// Does not send the generation: the server compares that of the leased range, which the ticket
+    /// names.
     fn give_back<'a>(
         &'a self,
         tag: &'a Tag,

@@ -19,10 +19,10 @@ use crate::calls::{AskIds, IdsOf};
 use crate::error::{ClientError, ClientErrorKind};
 use crate::failure::AskError;
 
-/// The size of the first list, and the least to which slow use shrinks lists.
+/// The size of the first list, and the least size to which lists shrink when callers take few ids.
 const LEAST: usize = 16;
-/// How long a list is meant to last. After a list that was used up faster, the next one is twice as
-/// long; after one that lasted more than four times as long, half as long.
+/// How long a list is meant to last. If it was used up faster, the next one has twice as many ids;
+/// if it lasted more than four times as long, half as many.
 const LASTS: Duration = Duration::from_secs(1);
 
 /// The ids of one tag, or snowflake ids, that this client has fetched and not handed out.
@@ -50,7 +50,7 @@ pub(crate) struct Stock {
     decided: Notify,
 }
 
-/// What changes with every id.
+/// The lists of a [`Stock`], and the state of its fetches.
 #[derive(Debug)]
 struct Held {
     /// The list that is used, then those that came after it.

@@ -27,7 +27,7 @@ pub(crate) enum TagIds {
 }
 
 impl TagIds {
-    /// Ends a handle that does not use leased ranges. One that does ends with its generator.
+    /// Ends the handle, unless it uses leased ranges: such a handle ends with its generator.
     pub(crate) fn end(&self, why: ClientErrorKind) {
         match self {
             Self::Leased(_) => {}

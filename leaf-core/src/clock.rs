@@ -52,7 +52,7 @@ struct Reading {
 }
 
 impl ManualClock {
-    /// A clock whose wall shows `wall`, on a machine that booted just now.
+    /// Creates a clock whose wall clock shows `wall` and whose boot clock shows 0.
     #[must_use]
     pub fn at(wall: UnixMillis) -> Self {
         Self { now: Mutex::new(Reading { wall: wall.since_epoch(), boot: Duration::ZERO }) }

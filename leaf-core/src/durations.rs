@@ -43,14 +43,14 @@ pub struct DurationCounts {
 }
 
 impl Durations {
-    /// Adds `duration` `times` times, for that many operations that each took so long.
+    /// Counts `times` operations that took `duration` each.
     pub fn add(&self, duration: Duration, times: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket(nanos)].fetch_add(times, Ordering::Relaxed);
         self.sum.fetch_add(nanos.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// Returns the counts and the sum of now.
+    /// Returns the present counts and the present sum.
     #[must_use]
     pub fn counts(&self) -> DurationCounts {
         DurationCounts {

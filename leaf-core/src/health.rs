@@ -1,4 +1,4 @@
-//! Whether a generator can answer now, and why not.
+//! The health of a generator: whether it can answer now, and what is wrong.
 //!
 //! A node whose store does not answer, but which still has ids in memory, is *degraded*, not *not
 //! ready*. Otherwise the outage of one database would take every node out of the load balancer at
@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// Whether a generator can hand out ids now, and if something is wrong, what.
+/// The health of a generator: whether it can hand out ids now, and what is wrong.
 ///
 /// ```
 /// use leaf_core::{Health, HealthCode};
@@ -27,20 +27,20 @@ pub enum Health {
     NotReady(Vec<HealthReason>),
 }
 
-/// One thing that is wrong.
+/// One reason why a [`Health`] is not `Ready`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthReason {
-    /// What it is, for programs.
+    /// The reason as a code, for programs.
     pub code: HealthCode,
-    /// What it is, for people. It may change from version to version.
+    /// The reason as a text, for people. The text may change from version to version.
     pub text: String,
 }
 
 /// Defines [`HealthCode`] from a list of codes and names, so that each is written in one place.
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident => $name:literal,)*) => {
-        /// What is wrong, for programs. The names of codes stay the same in later versions, which
-        /// may add codes.
+        /// The code of a [`HealthReason`], for programs. The names of codes stay the same in later
+        /// versions, which may add codes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum HealthCode {
@@ -81,7 +81,7 @@ codes! {
     MarksNotWritten => "marks_not_written",
     /// The registry of worker ids does not answer or refuses.
     Registry => "registry",
-    /// The worker id was lost to another node.
+    /// The lease was lost: another node may have the worker id.
     LeaseLost => "lease_lost",
     /// The clock went back or jumped, or differs from the clocks of other nodes.
     Clock => "clock",
@@ -140,7 +140,7 @@ impl Health {
         !matches!(self, Self::NotReady(_))
     }
 
-    /// What is wrong; empty when nothing is.
+    /// The reasons why the generator is degraded or not ready; empty if it is ready.
     #[must_use]
     pub fn reasons(&self) -> &[HealthReason] {
         match self {

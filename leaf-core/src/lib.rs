@@ -6,8 +6,8 @@
 //! [`Clock`] or a tick as an argument. A program that brings its own clock and its own storage can
 //! compose snowflake ids with [`Layout`] and [`sequencer`] alone, see `examples/own_clock.rs`.
 //!
-//! The feature `serde` makes the types readable and writable by serde; `system-clock` adds the clocks of
-//! the machine.
+//! The feature `serde` makes the types readable and writable by serde; `system-clock` adds the
+//! clocks of the machine.
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
 mod clock;

@@ -58,7 +58,7 @@ impl IdRange {
         (self.end - self.start).cast_unsigned()
     }
 
-    /// Whether the two share an id.
+    /// Whether `self` and `other` share an id.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end
@@ -92,7 +92,7 @@ impl IntoIterator for IdRange {
 pub struct IdRangeIter(Range<i64>);
 
 impl IdRangeIter {
-    /// The ids that are left.
+    /// The ids that are left; `None` if none is left.
     ///
     /// ```
     /// use leaf_core::IdRange;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A valid business tag. Cheap to clone.
+/// A valid tag. Cheap to clone.
 ///
 /// ```
 /// use leaf_core::{Tag, TagError};

@@ -34,7 +34,7 @@ pub struct Leaf {
     // Declared before the runtime, so that it is dropped first: its tasks are told to stop while
     // they can still run.
     leaf: Option<crate::Leaf>,
-    /// `None` only while it is dropped.
+    /// `None` only while this value is being dropped.
     runtime: Option<Runtime>,
     process: u32,
 }
@@ -98,13 +98,13 @@ impl Leaf {
         generator.try_next_unless_queued().map_or_else(|| self.wait(generator.next()), Ok)
     }
 
-    /// Blocks until `work` is done, which is any other call of a handle or of the generator of
-    /// [`Self::leaf`].
+    /// Blocks until the future `work` is done, and returns its result. `work` is any other call of
+    /// a handle or of a generator of [`Self::leaf`].
     pub fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.as_ref().expect("taken by drop alone").block_on(work)
     }
 
-    /// Whether ids can be had now.
+    /// Whether the node can issue ids now.
     #[must_use]
     pub fn health(&self) -> Health {
         self.leaf().health()
@@ -116,8 +116,8 @@ impl Leaf {
         self.leaf.as_ref().expect("taken by close alone")
     }
 
-    /// Gives the worker id and the unused ids back, see [`crate::Leaf::close`]. In a forked child it
-    /// does nothing: both are the parent's.
+    /// Gives the worker id and the unused ids back, see [`crate::Leaf::close`]. In a forked child
+    /// it does nothing: both are the parent's.
     pub fn close(mut self) {
         if self.process != std::process::id() {
             return;

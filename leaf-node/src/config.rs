@@ -48,16 +48,16 @@ pub struct Config {
     pub advertise: Option<String>,
     /// The interface whose address is the identity: its name, or a network like 10.0.0.0/8.
     pub advertise_interface: Option<String>,
-    /// Which address becomes the identity if neither the two keys above nor `http.listen` give one:
-    /// `first`, or `java` for the one that a Java Leaf takes.
+    /// Which address becomes the identity if neither `advertise`, `advertise_interface` nor
+    /// `http.listen` gives one: `first`, or `java` for the one that a Java Leaf takes.
     pub advertise_guess: Guess,
     /// The port of the identity if `advertise` is not set. Default: the port of `http.listen`.
     pub advertise_port: Option<u16>,
     /// How long a stop waits for requests under way, and then for the registry and the store; 0 s
     /// to 1 h. What is not given back in time costs ids, never uniqueness.
     pub stop_grace: Span,
-    /// How long a stop only reports that this node is not ready, before anything ends, so that load
-    /// balancers can notice it; 0 s to 10 min.
+    /// How long a stop reports that this node is not ready before it ends anything, so that load
+    /// balancers can notice the stop; 0 s to 10 min.
     pub stop_delay: Span,
     /// The zone of this node's data centre, for clients that prefer nodes in their own zone. 1 to
     /// 64 letters, digits, `-`, `_` and `.`.
@@ -116,7 +116,7 @@ impl Default for Config {
     }
 }
 
-/// Which of the interfaces' addresses becomes the identity where none is chosen.
+/// The rule by which an address of an interface becomes the identity if none is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Guess {
@@ -157,7 +157,7 @@ impl Config {
     /// The keys outside of all sections whose changes need no restart.
     pub const LIVE: &[&str] = &["tokens_file", "weight"];
 
-    /// The file of callers and their tokens, where there is one.
+    /// The file of callers and their tokens; `None` if the key is not set, or is empty.
     #[must_use]
     pub fn tokens_file(&self) -> Option<&Path> {
         self.tokens_file.as_deref().filter(|file| !file.as_os_str().is_empty())
@@ -201,8 +201,8 @@ impl Config {
         example
     }
 
-    /// Refuses what no node should run with. Every section checks its own bounds; the other checks
-    /// here concern keys of several sections, or of none.
+    /// Refuses a configuration with which no node should run. Every section checks its own bounds;
+    /// the other checks here concern keys of several sections, or of none.
     ///
     /// # Errors
     /// Names the key that is wrong.
@@ -262,8 +262,8 @@ impl Config {
         Ok(())
     }
 
-    /// Where worker ids come from: `snowflake.registry`, with `segment.store` in place of the word
-    /// `store`.
+    /// The URL of the registry of worker ids: `snowflake.registry`, with `segment.store` in place
+    /// of the word `store`.
     #[must_use]
     pub fn registry(&self) -> RegistryUrl {
         self.snowflake.registry.clone().in_store(&self.segment.store)

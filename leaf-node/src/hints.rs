@@ -97,7 +97,7 @@ pub const fn of_admin(error: &TagAdminError) -> Option<&'static str> {
     }
 }
 
-/// The hint for an error or for what caused it.
+/// The hint for an error or for one of its causes.
 ///
 /// The nearest cause that has a hint wins: it is the most specific one.
 #[must_use]

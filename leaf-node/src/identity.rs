@@ -1,4 +1,4 @@
-//! Who this node is to the others: `advertise`, or an address of one of its interfaces.
+//! The identity of this node: `advertise`, or an address of one of its interfaces.
 //!
 //! A guessed address always gives a warning: two nodes with one identity would compete for one
 //! worker id.

@@ -59,8 +59,8 @@ impl Leaf {
         LeafBuilder::default()
     }
 
-    /// Opens the stores, claims a worker id and starts both modes. Call it in a tokio runtime, which
-    /// must live as long as the [`Leaf`].
+    /// Opens the stores, claims a worker id and starts both modes. Call it in a tokio runtime,
+    /// which must live as long as the [`Leaf`].
     ///
     /// ```
     /// # tokio::runtime::Runtime::new()?.block_on(async {
@@ -118,7 +118,7 @@ impl Leaf {
         &self.0.snowflake().expect("snowflake mode is on").generator
     }
 
-    /// Whether ids can be had now.
+    /// Whether the node can issue ids now.
     #[must_use]
     pub fn health(&self) -> Health {
         self.0.health()
@@ -191,7 +191,7 @@ impl LeafBuilder {
         self
     }
 
-    /// Opens it, see [`Leaf::open`].
+    /// Opens the node, see [`Leaf::open`].
     ///
     /// # Errors
     /// The errors of [`Leaf::open`], and `Config` if a URL cannot be parsed.

@@ -77,7 +77,7 @@ pub struct Snowflake {
     pub identity: Identity,
 }
 
-/// How a node and the other nodes of its cluster reach each other.
+/// The means by which a node and the other nodes of its cluster reach each other.
 #[derive(Clone, Copy, Default)]
 pub struct Surroundings<'a> {
     /// The address where this node serves HTTP; the registry passes it to other nodes. `None`: they
@@ -96,11 +96,11 @@ impl fmt::Debug for Surroundings<'_> {
 }
 
 impl Node {
-    /// Opens what the configuration names; the data directory must exist. Call it in a tokio
-    /// runtime.
+    /// Opens the stores, the registry and the files that the configuration names; the data
+    /// directory must exist. Call it in a tokio runtime.
     ///
     /// # Errors
-    /// What is wrong with the configuration or with a file. Servers that are away are no error.
+    /// The configuration or a file is wrong. Servers that do not answer are no error.
     pub async fn open(config: &Config, around: Surroundings<'_>) -> Result<Self, OpenError> {
         let snowflake = match config.snowflake.enabled {
             true => Some(Snowflake::prepare(config, around).await?),
@@ -113,19 +113,19 @@ impl Node {
         Ok(Self { segment, snowflake })
     }
 
-    /// The generators of tags.
+    /// The generators of tags; `None` if segment mode is off.
     #[must_use]
     pub fn segments(&self) -> Option<&Shards<SegmentGenerator>> {
         self.segment.as_ref().map(|segment| &segment.generators)
     }
 
-    /// The stores of tags.
+    /// The stores of tags; `None` if segment mode is off.
     #[must_use]
     pub fn stores(&self) -> Option<&Shards<Store>> {
         self.segment.as_ref().map(|segment| &segment.stores)
     }
 
-    /// Snowflake mode.
+    /// Snowflake mode; `None` if it is off.
     #[must_use]
     pub const fn snowflake(&self) -> Option<&Snowflake> {
         self.snowflake.as_ref()
@@ -182,8 +182,8 @@ impl Segment {
     /// Opens the stores and starts their generators. One file of marks is shared by all stores: a
     /// tag is in one store only.
     ///
-    /// The tables of a SQLite file are made here, since nobody else could have made them; those of
-    /// a server are an operator's to make (`leaf-server schema`).
+    /// The tables of a SQLite file are made here, since nobody else could have made them. An
+    /// operator makes those of a server (`leaf-server schema`).
     async fn open(config: &Config) -> Result<Self, OpenError> {
         let marks = HighWaterMarks::open(&marks_file(&config.data_dir));
         let marks = Arc::new(marks.map_err(OpenError::HighWaterMarks)?);
@@ -244,7 +244,7 @@ fn is_locked(error: &StoreError) -> bool {
     error.cause().is_some_and(|cause| cause.to_string().contains(" is locked"))
 }
 
-/// Where the regression guard's marks are.
+/// The path of the file with the regression guard's marks.
 fn marks_file(data_dir: &Path) -> PathBuf {
     data_dir.join("segment.marks")
 }

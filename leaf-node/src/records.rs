@@ -63,9 +63,10 @@ mod text_or_null {
 /// A tag's record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TagShown {
-    /// Its name.
+    /// The tag's name.
     pub tag: String,
-    /// The next number that the store will grant; in a plain tag the number is the id. `null` if the tag is sealed.
+    /// The next number that the store will grant; in a plain tag the number is the id. `null` if
+    /// the tag is sealed.
     #[serde(with = "text_or_null")]
     pub max_id: Option<i64>,
     /// Whether the store grants nothing more: the tag was moved, or is being moved or deleted.
@@ -73,7 +74,8 @@ pub struct TagShown {
     /// `relaxed` or `strict`; `null` if this version of Leaf cannot read what the tag's numbers
     /// mean.
     pub order: Option<Order>,
-    /// Which ids the numbers stand for: `plain`, `interleave:0/2`, `scramble:63`.
+    /// The shape, that is, how ids are computed from numbers: `plain`, `interleave:0/2`,
+    /// `scramble:63`.
     pub shape: Option<String>,
     /// The version of the key that ids are made with now, where they are scrambled.
     pub key: Option<u8>,
@@ -120,14 +122,14 @@ pub struct TagShown {
     pub store: String,
 }
 
-/// What a family allows, and how many members it has.
+/// The limits of a family, and how many members were made.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct FamilyShown {
     /// How many members were made, those included that were deleted since.
     pub members: u32,
     /// The most members that are made.
     pub max_members: u32,
-    /// How many each node makes in a second at most.
+    /// How many members each node makes in a second at most.
     pub members_per_second: u32,
 }
 
@@ -139,7 +141,7 @@ impl From<Family> for FamilyShown {
 }
 
 impl TagShown {
-    /// A record of the store at `url`.
+    /// Converts a record of the store at `url`.
     #[must_use]
     pub fn of(record: &TagRecord, url: &StoreUrl) -> Self {
         let settings = record.settings.clone().unwrap_or_default();
@@ -217,7 +219,7 @@ pub struct AdvancedShown {
 }
 
 impl AdvancedShown {
-    /// A record of the store at `url`, after it was raised.
+    /// Converts a record of the store at `url` after the tag was advanced.
     #[must_use]
     pub fn of(record: &TagRecord, raised: bool, url: &StoreUrl) -> Self {
         let nodes_follow = record.generation().is_some();
@@ -241,7 +243,7 @@ pub struct DeletedShown {
 }
 
 impl DeletedShown {
-    /// A tag that was deleted from the store at `url`.
+    /// Converts a tag that was deleted from the store at `url`.
     #[must_use]
     pub fn of(deleted: &Deleted, url: &StoreUrl) -> Self {
         Self {
@@ -252,7 +254,7 @@ impl DeletedShown {
     }
 }
 
-/// Whether a tag is cut.
+/// Whether a tag is cut, and the rule that cuts it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CutShown {
     /// Whether the tag is cut.
@@ -286,10 +288,10 @@ pub struct TagIdShown {
 }
 
 /// Decodes an id of the tag of `record`. `text` is the id in digits, or the id as the tag's
-/// template writes it. Digits that are no id of the tag are tried as such a text, too.
+/// template writes it. If digits are no id of the tag, they are tried as a text of the template.
 ///
 /// # Errors
-/// `text` is neither, the tag does not issue such ids, or the key of the id is not in `keys`.
+/// `text` is no id of the tag, or the key of the id is not in `keys`.
 pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdShown, TagIdError> {
     let by_number = text.parse().ok().map(|id| TagId::of(record, keys, id));
     let told = match by_number {
@@ -311,7 +313,7 @@ pub fn decode(record: &TagRecord, keys: &KeyRing, text: &str) -> Result<TagIdSho
 /// A worker id.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerShown {
-    /// Its number.
+    /// The worker id.
     pub worker: u32,
     /// `held`, `released` or `retired`; `-` if the worker id has no fence that can be read.
     pub state: Cow<'static, str>,
@@ -330,7 +332,7 @@ pub struct WorkerShown {
 }
 
 impl WorkerShown {
-    /// A worker id of the registry.
+    /// Converts a worker id of the registry.
     #[must_use]
     pub fn of(record: &WorkerView) -> Self {
         let fence = record.fence.as_ref();
@@ -368,7 +370,7 @@ pub struct WorkersShown {
 /// A worker id that was released or repaired.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FreedShown {
-    /// Its number.
+    /// The worker id.
     pub worker: u32,
     /// The time from which other nodes may claim the worker id, in Unix milliseconds.
     #[serde(with = "text")]

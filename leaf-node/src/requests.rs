@@ -23,7 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateTag {
-    /// Its name.
+    /// The tag's name.
     pub tag: String,
     /// How many ids a fetch reserves; only in relaxed order.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ pub struct CreateTag {
     /// `relaxed` or `strict`.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// Which ids the numbers stand for.
+    /// The shape, that is, how ids are computed from numbers.
     #[serde(default)]
     pub shape: ShapeName,
     /// The part of all ids that the tag gets, like `2/8`.
@@ -55,7 +55,7 @@ pub struct CreateTag {
     /// What the tag is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Whether it is a family.
+    /// Whether to make a family instead of a tag.
     #[serde(default)]
     pub family: bool,
     /// How many members the family may have.
@@ -148,7 +148,8 @@ impl ChangeTag {
 pub struct AdvanceTag {
     /// The least value that the next number gets.
     pub at_least: Number,
-    /// Confirms a raise by more than 10^12 or 200 periods, or by more than half of the failover margin.
+    /// Confirms a raise by more than 10^12 or 200 periods, or by more than half of the failover
+    /// margin.
     #[serde(default)]
     pub far: bool,
 }
@@ -202,8 +203,8 @@ pub struct AcceptClock {
     pub clock_is_right: bool,
 }
 
-/// A number of 64 bits: it is read from a string of digits or a number, and written as a string, since JavaScript
-/// loses digits above 2^53.
+/// A number of 64 bits: it is read from a string of digits or a number, and written as a string,
+/// since JavaScript loses digits above 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number(pub i64);
 

@@ -138,7 +138,7 @@ impl PeerConnector {
     /// Connects to the node at `address`, `host:port`. Has no timeout: the caller must set one.
     ///
     /// # Errors
-    /// It cannot be reached, or the handshake fails.
+    /// The node cannot be reached, or the handshake fails.
     pub async fn connect(
         &self,
         address: &str,

@@ -27,9 +27,11 @@ const LARGEST: u64 = 1 << 20;
 const LONGEST_NAME: usize = 64;
 /// The first characters of a token, by which programs that search for leaked secrets can find it.
 const PREFIX: &str = "leaf_";
-/// The name of the line for callers that show nothing. Every other caller has its roles, too.
+/// The name of the line for callers that show nothing. Every other caller has the roles of this
+/// line, too.
 pub const ANONYMOUS: &str = "anonymous";
-/// The caller name that `redis.password` stands for, as in Redis. It is reserved: no line of the file may use it.
+/// The caller name that `redis.password` stands for, as in Redis. It is reserved: no line of the
+/// file may use it.
 pub const REDIS_USER: &str = "default";
 /// The caller name that `ops.token` stands for. It is reserved: no line of the file may use it.
 pub const OPS_TOKEN: &str = "ops.token";
@@ -53,8 +55,8 @@ impl fmt::Display for TokenHash {
     }
 }
 
-/// What a caller shows to prove who it is. Written as `sha256:…` (a token by its hash), `dns:…` or `uri:…`
-/// (a name in the client's certificate).
+/// What a caller shows to prove who it is. Written as `sha256:…` (a token by its hash), `dns:…` or
+/// `uri:…` (a name in the client's certificate).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Credential {
     /// A token of this hash.
@@ -170,7 +172,7 @@ pub struct Entry {
     pub name: String,
     /// The credentials, each of which alone proves who the caller is; empty for [`ANONYMOUS`].
     pub shows: Vec<Credential>,
-    /// What it may do; at least one.
+    /// The roles of the caller; at least one.
     pub roles: Vec<Role>,
 }
 
@@ -192,7 +194,7 @@ impl fmt::Display for Entry {
 /// Refuses a name that no caller can have.
 ///
 /// # Errors
-/// The name is too long or has other characters than the text lists, or is reserved.
+/// The name is reserved, is too long, or has characters that the error text does not list.
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !(1..=LONGEST_NAME).contains(&name.len()) || !name.bytes().all(plain) {

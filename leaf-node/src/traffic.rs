@@ -18,7 +18,7 @@ use crate::tokens;
 /// The version of the text.
 const VERSION: u32 = 1;
 
-/// What a rule applies to.
+/// The tags or the caller to which a rule applies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// The tag of this name. If the name ends in `*`: all tags with the prefix before the `*`,
@@ -76,7 +76,7 @@ pub struct Rules {
 /// Why rules cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
-    /// A later version of Leaf wrote it.
+    /// A later version of Leaf wrote the rules.
     #[error("the rules of traffic are of a later version of Leaf ({0}): upgrade this program")]
     Newer(u32),
     /// The text is damaged, or was written by hand.
@@ -105,7 +105,7 @@ impl Rules {
     /// Reads the rules from a text; an empty text has none.
     ///
     /// # Errors
-    /// It is of a later version, or damaged.
+    /// The text is of a later version, or damaged.
     pub fn decode(text: &str) -> Result<Self, RulesError> {
         #[derive(Deserialize)]
         struct Version {
@@ -176,8 +176,8 @@ pub enum ChangeError {
 /// nothing is written.
 ///
 /// # Errors
-/// See [`ChangeError`]. Nothing was changed, but if the store did not answer, the change may have
-/// been made.
+/// See [`ChangeError`]. If the store did not answer, the change may have been made; after any other
+/// error nothing was changed.
 pub async fn change(
     admin: &dyn Administration,
     dry_run: bool,

@@ -112,10 +112,10 @@ pub trait Administration: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// One table.
+/// A table of a segment store or a worker registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// Its name.
+    /// The name of the table.
     pub name: &'static str,
     /// The SQL statements that make the table and insert its first rows.
     pub statements: &'static str,

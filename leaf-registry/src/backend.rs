@@ -1,4 +1,4 @@
-//! Describes a kind of store, for the URLs that name one.
+//! Describes a kind of store: its URL schemes, and functions that check, show and open its URLs.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::setting::SettingError;
 pub(crate) struct Backend {
     /// The schemes that a URL may begin with.
     pub(crate) schemes: &'static [&'static str],
-    /// The kind of worker registry that such a store holds.
+    /// The kind of worker registry that a store of this kind holds, besides `Ordinal`.
     pub(crate) registry: RegistryKind,
     /// Checks a URL with one of the schemes; returns it in normalized form.
     pub(crate) check: fn(&str) -> Result<String, SettingError>,
@@ -22,9 +22,11 @@ pub(crate) struct Backend {
     pub(crate) hosts: fn(&str) -> Vec<String>,
     /// The path of an embedded store; `None` for a server.
     pub(crate) path: fn(&str) -> Option<&str>,
-    /// Opens the segment store.
+    /// Opens the segment store of a URL. Arguments: the URL, the directory from which a relative
+    /// path in it counts, the options.
     pub(crate) open: for<'a> fn(&'a str, &'a Path, &'a StoreOptions) -> StoreFuture<'a, OpenStore>,
-    /// Opens the worker registry, of the kind in `registry` or of `Ordinal`.
+    /// Opens the worker registry of a URL. Arguments: the URL; the kind, which is that in
+    /// `registry` or `Ordinal`; the directory from which a relative path counts; the options.
     pub(crate) open_workers: for<'a> fn(
         &'a str,
         RegistryKind,

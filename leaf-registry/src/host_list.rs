@@ -4,12 +4,13 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-/// `[user:password@]host:2379,host:2379[/path]`; user and password are percent-encoded.
+/// A list of hosts, with login and path if given: `[user:password@]host:2379,host:2379[/path]`.
+/// User and password are percent-encoded.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct HostList {
     /// User and password, decoded.
     login: Option<(String, String)>,
-    /// Each with its port, if one was given.
+    /// The hosts, each `host:port`, or `host` if no port was given.
     hosts: Vec<String>,
     /// The path behind the hosts, without slashes at its ends; empty if there is none.
     path: String,

@@ -2,9 +2,9 @@
 //!
 //! Invariant: at no moment may both stores grant ids of a tag, and the new store grants no id that
 //! the old one ever granted. First, the tag is made *sealed* in the new store, which then grants
-//! none of its ids. Second, it is sealed in the old store, in one step that also returns up to
-//! where ids were granted. Only then is it opened in the new store, at that number. A sealed tag
-//! yields nothing, whatever a node's step or rate is, and whichever version of Leaf or Java program
+//! none of its ids. Second, it is sealed in the old store, in one step that also returns the end of
+//! the granted ids. Only then is it opened in the new store, from that number on. No id of a sealed
+//! tag is granted, whatever a node's step or rate is, and whichever version of Leaf or Java program
 //! asks. The new store starts at the *next* id, so that the last granted block is not granted again
 //! (Kafka's bug KAFKA-15552).
 //!
@@ -22,8 +22,8 @@ use leaf_segment::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
                               so, then try again";
 
-/// Error text for a family, which is not moved. In either order, family or members first, a member
-/// could be made in one store while a tag of its name is in use in the other.
+/// Error text: a family cannot be moved. Whether the family or its members were moved first, a node
+/// could make a member in one store while the other store uses a tag of the same name.
 const FAMILY: &str = "a family is not moved: delete it in the old store, where its members stay; move these; then make \
                       the family in the new store, and they are its members there";
 
@@ -38,8 +38,9 @@ const FAMILY: &str = "a family is not moved: delete it in the old store, where i
 /// - `UnknownTag` if the old store does not have the tag
 /// - `TagExists` if the new store has granted ids of a tag of this name, or has it with another
 ///   meaning
-/// - `UsedBefore` if the new store had such a tag, which granted higher ids and was deleted
-/// - `Exhausted` if the ids end before the gap does
+/// - `UsedBefore` if a tag of this name was deleted in the new store, and the moved tag could issue
+///   its ids again
+/// - `Exhausted` if there is no id that is `gap` above the granted ones
 /// - `BadRecord` for a family; if step, meaning or settings of the old record cannot be read; if
 ///   somebody else moves the tag at the same time; if an import was broken off after the old store
 ///   was sealed; if the old tag is sealed and the new one was not imported from it
@@ -207,8 +208,8 @@ fn imported_before(old: &TagRecord, new: Option<&TagRecord>) -> Result<i64, &'st
     }
 }
 
-/// The origin that the settings of an imported tag record: the generation of the old record, or `-`
-/// if it has none.
+/// The value of `imported` in the settings of the new record: the generation of the old record, or
+/// `-` if that has none.
 fn origin(old: &TagRecord) -> String {
     old.generation().map_or_else(|| "-".into(), |generation| generation.to_string())
 }
@@ -349,7 +350,9 @@ mod tests {
         assert_eq!(max_id(&old).await, 500, "and goes on in the old one");
     }
 
-    /// Broken off after each of its writes: neither store grants an id, until somebody finishes it.
+    /// An import that was broken off before it sealed the old store is completed by the next
+    /// import. If both stores are sealed, neither grants an id until an operator makes the tag
+    /// anew.
     #[tokio::test]
     async fn an_import_that_was_broken_off_repeats_nothing() {
         let (old, new) = (MemoryStore::with_tags([at(500)]), MemoryStore::with_tags([at(SEALED)]));

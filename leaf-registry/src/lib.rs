@@ -1,6 +1,6 @@
-//! Where segments and worker ids come from: implementations of [`TagStore`](leaf_segment::TagStore)
-//! and
-//! [`FenceStore`](leaf_snowflake::FenceStore) for databases, etcd, ZooKeeper and the configuration.
+//! The segment stores and worker registries of Leaf: implementations of
+//! [`TagStore`](leaf_segment::TagStore) and [`FenceStore`](leaf_snowflake::FenceStore) for
+//! databases, etcd, ZooKeeper and the configuration.
 //!
 //! | backend | segment store | worker registry | feature |
 //! |---|---|---|---|

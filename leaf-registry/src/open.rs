@@ -13,12 +13,12 @@ use crate::options::{RegistryKind, RegistryOptions};
 pub struct OpenStore {
     /// The store.
     pub store: Arc<dyn TagStore>,
-    /// Its tables and risks.
+    /// The store's administration: its tables and risks.
     pub admin: Arc<dyn Administration>,
 }
 
 impl OpenStore {
-    /// Wraps a store: one object for its users and for its administration.
+    /// Wraps a store that is also its own [`Administration`].
     pub(crate) fn of(store: impl TagStore + Administration) -> Self {
         let store = Arc::new(store);
         Self { admin: Arc::clone(&store) as _, store }
@@ -33,7 +33,7 @@ impl OpenStore {
 pub struct OpenRegistry {
     /// The registry.
     pub registry: Registry,
-    /// Its tables and risks; `None` if the registry has no tables.
+    /// The registry's administration: its tables and risks; `None` if it has no tables.
     pub admin: Option<Arc<dyn Administration>>,
 }
 

@@ -17,11 +17,11 @@ use crate::setting::SettingError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Least number of ids by which the failover guard advances every tag when another server of
-    /// MySQL, MariaDB or PostgreSQL answers than before: more than a failover can lose. A tag in
-    /// strict order with fewer than 2^40 numbers has its own margin instead: a tenth of them plus
-    /// one, at most 10,000,000. `None` turns the guard off. Default 10,000,000, ten times the
-    /// greatest dynamic step.
+    /// The least number of ids by which the failover guard advances every tag when another server
+    /// of MySQL, MariaDB or PostgreSQL answers than before; it must be more than a failover can
+    /// lose. A tag in strict order with fewer than 2^40 numbers has its own margin instead: a tenth
+    /// of them plus one, at most 10,000,000. `None` turns the guard off. Default 10,000,000, ten
+    /// times the greatest dynamic step.
     pub failover_margin: Option<i64>,
 }
 
@@ -40,11 +40,11 @@ impl Default for StoreOptions {
 pub enum RegistryKind {
     /// Worker ids from the configuration.
     Local,
-    /// The number at the end of the host name.
+    /// The worker id is the number at the end of the host name.
     Ordinal,
     /// One worker id for each name, for ever, in ZooKeeper; shared with the original Java Leaf.
     ZkNormal,
-    /// From pools in ZooKeeper, shared with the community fork.
+    /// Worker ids from pools in ZooKeeper, shared with the community fork.
     ZkRecycle,
     /// In MySQL or MariaDB, with a mirror in the community fork's table.
     Mysql,
@@ -86,11 +86,11 @@ pub struct RegistryOptions {
     /// three of these intervals no longer counts as alive: other nodes do not compare their clocks
     /// with it.
     pub report_interval: Duration,
-    /// How long ZooKeeper keeps a session while it hears nothing from this node.
+    /// How long ZooKeeper keeps this node's session without a message from the node.
     pub session_timeout: Duration,
-    /// How long after its ceiling a worker id that was not released may be given to another node.
-    /// In `mysql`, where worker ids belong to identities, this also applies to a released worker
-    /// id.
+    /// The time that must pass after the ceiling of a worker id that was not released, before
+    /// another node may get it. In `mysql`, where worker ids belong to identities, this also
+    /// applies to a released worker id.
     pub recycle_after: Duration,
     /// Whether worker ids that Java Leafs held are given out again. Only for a registry that no
     /// Java Leaf uses any more.
@@ -98,8 +98,9 @@ pub struct RegistryOptions {
     /// The worker ids that this registry gives out, so that another registry can give out the
     /// others; `None`: all.
     pub worker_range: Option<WorkerRange>,
-    /// The assigned worker ids: in `local` by identity; in `ordinal` the number of this node's
-    /// host. `None`: the registry is opened for administration only.
+    /// The configured worker ids, used only in `local` and `ordinal`; in `ordinal` the number of
+    /// this node's host. With `None`, `ordinal` can be opened for administration only, and `local`
+    /// not at all.
     pub workers: Option<LocalWorkers>,
     /// The address at which this node answers HTTP. `None`: the node's identity is that address.
     pub address: Option<Identity>,

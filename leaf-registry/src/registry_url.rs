@@ -1,4 +1,4 @@
-//! Where worker ids come from, as one line of configuration.
+//! The URL of a worker registry, one line of configuration.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -51,22 +51,22 @@ pub struct RegistryUrl {
     place: Place,
 }
 
-/// Where the records are.
+/// The place of a registry's records.
 #[derive(Clone, PartialEq, Eq)]
 enum Place {
     /// In each node's state file.
     StateFile,
-    /// Where the segments are.
+    /// In the segment store; [`RegistryUrl::in_store`] replaces this by the store's URL.
     SegmentStore,
-    /// In ZooKeeper. Unless worker ids are ordinals, `recycle` selects the tree of the community
-    /// fork in place of the original's.
+    /// In ZooKeeper. `recycle` is true for the registry that is shared with the community fork, and
+    /// false for the one that is shared with the original, and for ordinals.
     Zookeeper { recycle: bool, hosts: HostList },
     /// In a database or etcd.
     Store(StoreUrl),
 }
 
 impl RegistryUrl {
-    /// `local`.
+    /// The registry `local`.
     pub const LOCAL: Self = Self { ordinal: false, place: Place::StateFile };
 
     /// The kind of the registry.

@@ -4,14 +4,14 @@
 use std::io::Read;
 use std::path::Path;
 
-/// A setting is invalid or cannot be read. The text contains no password, and no part of a setting
-/// that could not be parsed.
+/// The error of a setting that is invalid or cannot be read. Its text contains no password, and no
+/// part of a setting that could not be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingError(String);
 
 impl SettingError {
-    /// An error of this text, which must hold no secret.
+    /// An error with this text, which must contain no secret.
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

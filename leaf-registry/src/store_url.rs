@@ -1,4 +1,4 @@
-//! Where segments or worker ids are kept, as one line of configuration.
+//! The URL of a store of segments or worker ids, one line of configuration.
 //!
 //! A URL may hold a password, which `Display` and `Debug` of [`StoreUrl`] do not show.
 
@@ -103,7 +103,7 @@ impl StoreUrl {
         text.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
     }
 
-    /// The kind of worker registry that such a store can hold, besides `Ordinal`.
+    /// The kind of worker registry that this store can hold, besides `Ordinal`.
     pub(crate) fn registry_kind(&self) -> RegistryKind {
         self.backend.registry
     }

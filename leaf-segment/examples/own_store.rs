@@ -1,4 +1,5 @@
-//! Ids of a tag from a custom store: here a number in a file, in a real program a row, a key or a service.
+//! Ids of a tag from a custom store: here a number in a file, in a real program a row, a key or a
+//! service.
 //!
 //!     cargo run -p leaf-segment --example own_store
 //!

@@ -19,7 +19,8 @@ use crate::HighWaterMarks;
 /// ```
 #[derive(Debug, Clone)]
 pub struct SegmentConfig {
-    /// The dynamic step never falls below this, unless the tag's own `min_step` is smaller. Default 1.
+    /// The dynamic step never falls below this, unless the tag's own `min_step` is smaller. Default
+    /// 1.
     pub min_step: Step,
     /// The dynamic step grows up to this; a record's own larger step is still honoured. Default
     /// 1,000,000, as in the Java Leaf.

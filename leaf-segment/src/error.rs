@@ -15,11 +15,12 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub struct StoreError {
     kind: StoreErrorKind,
     operation: String,
-    /// Printed in this error's text, and not its `source()`: so a log line shows the cause only once.
+    /// Printed in this error's text, and not its `source()`: so a log line shows the cause only
+    /// once.
     cause: Option<Cause>,
 }
 
-/// What kind of failure it was.
+/// The kind of a [`StoreError`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
@@ -35,8 +36,8 @@ pub enum StoreErrorKind {
     /// The record's step is not the one that the caller saw.
     #[error("the record's step is now {0}")]
     StepChanged(Step),
-    /// The record has another meaning than the caller knew: it was deleted and made again, reopened, or
-    /// got another key.
+    /// The record has another meaning than the caller knew: it was deleted and made again,
+    /// reopened, or got another key.
     #[error("the tag was made again or reopened, or got another key")]
     MeaningChanged,
     /// The family has as many members as it may have.
@@ -90,7 +91,8 @@ pub enum StoreErrorKind {
         /// One past the last id granted before.
         mark: i64,
     },
-    /// The record was changed, repaired or made again after the change was decided. Nothing was changed.
+    /// The record was changed, repaired or made again after the change was decided. Nothing was
+    /// changed.
     #[error("the tag was changed, repaired or made again meanwhile: look at it again, then repeat")]
     RecordChanged,
     /// Another change of the record came first, and this one was rolled back: try again at once.
@@ -118,14 +120,15 @@ pub enum StoreErrorKind {
          ids that were granted, then start the nodes again"
     )]
     WentBack,
-    /// The SQLite file has a second name: a hard link, or a mount of the file alone. SQLite would keep a log for each
-    /// name, and ids would come twice.
+    /// The SQLite file has a second name: a hard link, or a mount of the file alone. SQLite would
+    /// keep a log for each name, and ids would come twice.
     #[error(
         "the file has a second name (a hard link, or a mount of the file alone): SQLite keeps a log for each name, and ids \
          would repeat; remove the other name, or share the directory instead of the file"
     )]
     SecondName,
-    /// The position among the shards that is recorded in the store is not the one in the configuration.
+    /// The position among the shards that is recorded in the store is not the one in the
+    /// configuration.
     #[error("the configuration gives the store another place among the shards than it had")]
     OtherPlace,
     /// The tag is sealed here: it was moved to another store, or is being moved or deleted.
@@ -201,12 +204,12 @@ impl StoreError {
 pub struct SegmentError {
     kind: SegmentErrorKind,
     tag: String,
-    /// The store's own error, if there was one. Clients must not see it: it is neither in the text nor the `source()`
-    /// of this error.
+    /// The store's own error, if there was one. Clients must not see it: it is neither in the text
+    /// nor the `source()` of this error.
     store_error: Option<Arc<StoreError>>,
 }
 
-/// What kind of failure it was.
+/// The kind of a [`SegmentError`]: why the caller got no id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentErrorKind {
@@ -225,7 +228,8 @@ pub enum SegmentErrorKind {
     /// Both segments are used up and the refill did not arrive in time.
     #[error("out of ids: the next segment did not arrive within {0:?}")]
     Deadline(Duration),
-    /// Too many names that this process does not know are asked for at the same time.
+    /// Too many names that are not in memory are requested at the same time, or too many new
+    /// members of a family.
     #[error("too many names that are not known here are asked for at once: ask again")]
     TooManyNames,
     /// The tag was made again, repaired or reopened, or its ids have another key: this handle has
@@ -235,7 +239,7 @@ pub enum SegmentErrorKind {
     /// The tag is disabled, or its family is.
     #[error("the tag is disabled")]
     Disabled,
-    /// It is a family of tags, which has no ids itself.
+    /// The name is that of a family of tags, which has no ids itself.
     #[error(
         "this is a family of tags: ask for one of its members, whose names have something else for the `*`"
     )]
@@ -265,13 +269,15 @@ pub enum SegmentErrorKind {
     /// The tag's ids are interleaved or scrambled, so that they form no ranges.
     #[error("the ids of this tag are no ranges: ask for them one by one, or for a list of them")]
     NoRanges,
-    /// The tag is in strict order, which a leased range would break: its ids are handed out elsewhere.
+    /// The tag is in strict order, which a leased range would break: its ids are handed out
+    /// elsewhere.
     #[error(
         "the tag is in strict order, which ids of a leased range would break: ask for its ids one by one, or for a list of \
          them"
     )]
     StrictOrder,
-    /// The tag is sealed in this generator's store: it was moved to another store, or is being deleted.
+    /// The tag is sealed in this generator's store: it was moved to another store, or is being
+    /// deleted.
     #[error(
         "the tag is being deleted, or was moved to another store; the health of this node says what to do"
     )]
@@ -288,7 +294,7 @@ pub enum SegmentErrorKind {
     /// The requested count is 0, or more than one call may take.
     #[error("{count} ids at once: give 1 to {most}")]
     BadCount {
-        /// What was asked for.
+        /// The requested count.
         count: usize,
         /// The most that one call may take.
         most: usize,

@@ -17,7 +17,7 @@ use crate::admin::EndedTag;
 use crate::store::{TagSettings, TagSettingsError};
 use crate::{NewTag, StoreErrorKind, TagRecord};
 
-/// What a family allows, and how many members it has.
+/// The limits of a family, and how many members were made.
 ///
 /// ```
 /// use leaf_core::Tag;
@@ -49,9 +49,10 @@ impl Default for Family {
 impl Family {
     pub(crate) const AT_LEAST_ONE: &str = "max_members and members_per_second are 1 at least";
 
-    /// Returns the name of the family that could make a tag of this name: everything up to the last `/`,
-    /// and a `*`. `None` if no family could: there is no `/`, nothing before or after the last one, or a
-    /// character after it other than the letters `a` to `z` in both cases, digits and `-._:@+`.
+    /// Returns the name of the family that could make a tag of this name: everything up to the last
+    /// `/`, and a `*`. `None` if no family could: there is no `/`, nothing before or after the last
+    /// one, or a character after it other than the letters `a` to `z` in both cases, digits and
+    /// `-._:@+`.
     #[must_use]
     pub fn of(member: &Tag) -> Option<Tag> {
         let (before, own) = member.as_str().rsplit_once('/')?;
@@ -63,7 +64,8 @@ impl Family {
     }
 
     /// Returns the prefix of the names of all members of this family; `None` if `name` is not a
-    /// family's name: it does not end in `/*`, contains another `*`, or has nothing before the `/*`.
+    /// family's name: it does not end in `/*`, contains another `*`, or has nothing before the
+    /// `/*`.
     #[must_use]
     pub fn prefix(name: &Tag) -> Option<&str> {
         let prefix = name.as_str().strip_suffix('*')?;
@@ -72,13 +74,15 @@ impl Family {
     }
 }
 
-/// The outcome for one requested member: its record, whether it was made now or existed before.
+/// The outcome for one requested member: its record, which was made now or existed before, or an
+/// error.
 ///
 /// The error is `UsedBefore` if a tag of this name was deleted and the new one could repeat its
 /// ids; `FamilyFull`, `BadRecord` or `UnknownTag`.
 pub type Member = (Tag, Result<TagRecord, StoreErrorKind>);
 
-/// How a store makes members: what it must write while it has exclusive access to the family's record.
+/// The changes that a store must write to make members, while it has exclusive access to the
+/// family's record.
 #[derive(Debug)]
 pub struct MembersPlan {
     /// The new members. Each becomes a copy of the family's row.
@@ -157,15 +161,17 @@ impl TagRecord {
         self.settings.as_ref().is_ok_and(|settings| settings.family.is_some())
     }
 
-    /// The name of the family that made this tag.
+    /// The name of the family that made this tag; `None` if none did, or the settings cannot be
+    /// read.
     #[must_use]
     pub fn made_by(&self) -> Option<Tag> {
         let is_member = self.settings.as_ref().is_ok_and(|settings| settings.member);
         is_member.then(|| Family::of(&self.tag)).flatten()
     }
 
-    /// Fills in the family's settings where the tag has none of its own. If they cannot be read, the
-    /// tag's become an error, too, because whether the tag is disabled, for example, is then unknown.
+    /// Fills in the family's settings where the tag has none of its own. If they cannot be read,
+    /// the tag's become an error, too, because whether the tag is disabled, for example, is then
+    /// unknown.
     pub(crate) fn follow_family(&mut self, family: &TagRecord) {
         if let (Ok(_), Err(error)) = (&self.settings, &family.settings) {
             self.settings = Err(error.clone());

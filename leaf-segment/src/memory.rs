@@ -1,4 +1,5 @@
-//! A store in memory: for tests, simulations and examples. It forgets everything at exit.
+//! A store in memory, for tests, simulations and examples. Its contents are lost when the process
+//! ends.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -57,7 +58,8 @@ impl MemoryStore {
         }
     }
 
-    /// Removes a record without a trace, as a failover to a replica without the last transactions does.
+    /// Removes a record without a trace, as a failover to a replica without the last transactions
+    /// does.
     pub fn lose(&self, tag: &Tag) {
         self.records().remove(tag);
     }
@@ -271,7 +273,7 @@ impl TagStore for MemoryStore {
     }
 }
 
-/// The record of a tag that is made.
+/// Returns the record of a new tag.
 fn record(new: &NewTag) -> TagRecord {
     NewTag { settings: new.settings.of_new_tag(), ..new.clone() }.into()
 }

@@ -1,4 +1,4 @@
-//! What an operator may set for one tag, and the text in which every store keeps it.
+//! The settings of a tag, and the text in which every store keeps them.
 //!
 //! Invariant: nothing of a text that a later version of Leaf wrote is lost. Fields that this
 //! version does not know are kept when other fields change; a greater version number is an error,
@@ -21,8 +21,8 @@ const FORMAT_VERSION: u32 = 1;
 /// The upper bound of a tag's own failover margin.
 const OWN_MARGIN: i64 = 10_000_000;
 
-/// What an operator may set for one tag, on every node at once. Where a value is unset, each node's
-/// own configuration holds.
+/// The settings of a tag, which hold on every node. Where a value is unset, each node's own
+/// configuration holds.
 ///
 /// ```
 /// use leaf_core::Step;
@@ -44,9 +44,10 @@ pub struct TagSettings {
     pub max_step: Option<Step>,
     /// The most ids that one call takes.
     pub max_take: Option<Step>,
-    /// The part of all ids that this tag may issue, where each of several stores has a part of its own.
+    /// The part of all ids that this tag may issue, where each of several stores has a part of its
+    /// own.
     pub slice: Option<Slice>,
-    /// How its ids are written as texts.
+    /// The template by which ids are written as texts; `None` if the tag has no texts.
     pub text: Option<Template>,
     /// The time zone of the date in texts; default UTC. In a tag with periods the time zone is part
     /// of the meaning instead.
@@ -63,7 +64,7 @@ pub struct TagSettings {
     pub family: Option<Family>,
     /// Whether a family made the tag. The family's settings hold where the tag has none of its own.
     pub member: bool,
-    /// What a later version of Leaf added.
+    /// The fields that a later version of Leaf added.
     pub unknown: UnknownFields,
 }
 
@@ -92,7 +93,8 @@ pub enum TagSettingsError {
     /// A later version of Leaf wrote it.
     #[error("its settings are of a later version of Leaf ({0}): upgrade this program")]
     Newer(String),
-    /// The text is damaged or badly written by hand, and has nothing that only a backup can restore.
+    /// The text is damaged or badly written by hand. It had no slice and no template, so that an
+    /// operator can set the settings again.
     #[error("its settings cannot be read ({0}): set them again")]
     Damaged(String),
     /// The text is damaged, and had a slice or a template, which only a backup can restore.
@@ -173,8 +175,8 @@ impl TagSettings {
         Self { generation, ..self.clone() }
     }
 
-    /// The settings of a new member of a family that has these settings. Its limits stay unset, so
-    /// that the family's hold.
+    /// Returns the settings of a new member of the family that has these settings. The member's
+    /// limits stay unset, so that those of the family hold.
     pub(crate) fn of_member(&self) -> Self {
         Self {
             enabled: true,
@@ -190,7 +192,7 @@ impl TagSettings {
         }
     }
 
-    /// Returns what is kept in place of the settings of a deleted tag.
+    /// Returns the settings that are kept for a deleted tag: they have only `ended`.
     #[must_use]
     pub fn of_deleted_tag(ended: EndedTag) -> Self {
         Self { ended: Some(ended), ..Self::default() }
@@ -322,7 +324,8 @@ impl Slice {
         fits.then_some(Self { index, of, bits })
     }
 
-    /// All parts together hold the ids below 2 to the power of this: 63, or 53 for JavaScript's numbers.
+    /// All parts together hold the ids below 2 to the power of this: 63, or 53 for JavaScript's
+    /// numbers.
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.bits

@@ -64,8 +64,8 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// What the clock of the store's server shows; `None` where the store has no server with a clock
-    /// of its own.
+    /// Requests the time of the store's server; `None` if the store has no server with a clock of
+    /// its own.
     ///
     /// # Errors
     /// Failures of the store.
@@ -79,15 +79,17 @@ pub trait RangeSource: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// What the caller of [`RangeSource::allocate`] expects of the record, and which numbers it can use.
-/// Nothing is allocated from a record that differs. `Expected::from(step)` describes a plain tag.
+/// What the caller of [`RangeSource::allocate`] expects of the record, and which numbers it can
+/// use. Nothing is allocated from a record that differs. `Expected::from(step)` describes a plain
+/// tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
     /// The record's step.
     pub step: Step,
-    /// What its numbers mean.
+    /// The record's meaning.
     pub meaning: Meaning,
-    /// The lowest number to grant: a lower `max_id` is first raised to this. 0 in a tag without periods.
+    /// The lowest number to grant: a lower `max_id` is first raised to this. 0 in a tag without
+    /// periods.
     pub least: i64,
     /// One past the last number that the caller can use, at most [`SEALED`] - 1.
     pub end: i64,
@@ -140,10 +142,10 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
         self.records(tags)
     }
 
-    /// Makes those of these `members`, at most [`MOST_RECORDS`], that do not exist yet, all in one
-    /// transaction. Returns the outcome for each of them, see
-    /// [`MembersPlan`](crate::store::MembersPlan). The default is for a source without families: it
-    /// makes none.
+    /// Makes those of `members` (at most [`MOST_RECORDS`]) that do not exist yet, all in one
+    /// transaction. Returns the outcome for each of `members`, see
+    /// [`MembersPlan`](crate::store::MembersPlan). The default implementation is for a source
+    /// without families: it makes none.
     ///
     /// # Errors
     /// `UnknownTag` if the family does not exist; `Conflict`; failures of the store, after which it
@@ -277,9 +279,9 @@ pub trait TagStore: SegmentSource {
     ) -> StoreFuture<'a, bool>;
 
     /// Sets `max_id` to [`SEALED`] if the record is of this generation, and returns the value at
-    /// which the tag can go on elsewhere: the one before, or, after a failover, one that is above
-    /// it. All numbers ever granted are below it, and no allocation succeeds afterwards. The
-    /// record's settings keep that value ([`Self::ended`]), if they can be read and written. A
+    /// which the tag can go on elsewhere: the previous `max_id`, or, after a failover, a greater
+    /// one. All numbers ever granted are below this value, and no allocation succeeds afterwards.
+    /// The record's settings keep the value ([`Self::ended`]), if they can be read and written. A
     /// store with row locks queues this request among the allocations; one without them retries it
     /// many times.
     ///
@@ -301,7 +303,8 @@ pub trait TagStore: SegmentSource {
     fn delete<'a>(&'a self, tag: &'a Tag, generation: Option<TagGeneration>)
     -> StoreFuture<'a, ()>;
 
-    /// Returns what was recorded when the tag was last sealed, whether its record exists or was deleted.
+    /// Returns what was recorded when the tag was last sealed, also after its record was deleted;
+    /// `None` if nothing was.
     ///
     /// # Errors
     /// Failures of the store.
@@ -388,7 +391,8 @@ impl TagUpdate {
     }
 }
 
-/// Sealing failed, or its outcome is unknown. Keep `max_id`: it cannot be read from the store again.
+/// Sealing failed, or its outcome is unknown. Keep `max_id`: it cannot be read from the store
+/// again.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct SealError {
@@ -457,8 +461,9 @@ impl TagRecord {
         self.settings.as_ref().ok().and_then(|settings| settings.generation)
     }
 
-    /// Returns the open period of the tag, like 20261121, if that period has not begun at `now`. Then
-    /// some clock was ahead when the period was opened, and the tag has no ids until it begins.
+    /// Returns the open period of the tag, like 20261121, if that period has not begun at `now`.
+    /// Then some clock was ahead when the period was opened, and the tag has no ids until it
+    /// begins.
     #[must_use]
     pub fn closed_until(&self, now: UnixMillis) -> Option<i64> {
         let reset = self.meaning.as_ref().ok()?.reset?;
@@ -488,7 +493,8 @@ impl TagRecord {
         self.settings.as_ref().ok().and_then(|settings| settings.ended)
     }
 
-    /// Whether ids may be handed out. `true` also if the settings cannot be read: that does not end a tag in use.
+    /// Whether ids may be handed out. `true` also if the settings cannot be read: that does not end
+    /// a tag in use.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.settings.as_ref().map_or(true, |settings| settings.enabled)

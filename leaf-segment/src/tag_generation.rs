@@ -1,4 +1,5 @@
-//! The generation of a tag: tells its record from an earlier, or since repaired, record of the same name.
+//! The generation of a tag. It distinguishes the tag's record from an earlier record of the same
+//! name, and from its own state before a repair.
 //!
 //! Invariant: a tag gets a different generation each time when it is made or repaired, even if a
 //! backup was restored in between. That is why it is drawn at random, not counted.

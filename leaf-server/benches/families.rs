@@ -1,7 +1,7 @@
-//! Members of families. Measures how many members a server makes a second by their first use, over 64 connections; how
-//! many numbers a second members in strict order then give, spread over all of them; and how a flood of new names
-//! affects a tag in use.
-//! `scripts/bench families [sqlite|mariadb|postgres|etcd]...` runs it, by default in each store.
+//! Members of families. Measures how many members a server makes a second by their first use, over
+//! 64 connections; how many numbers a second members in strict order then give, spread over all of
+//! them; and how a flood of new names affects a tag in use. `scripts/bench families
+//! [sqlite|mariadb|postgres|etcd]...` runs it, by default in each store.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -67,8 +67,8 @@ fn slowest(server: &LeafServer) -> Duration {
     took[took.len() / 100 * 99]
 }
 
-/// Measures the 99th percentile of the time of requests for a known tag, while 64 other connections request names that
-/// `name` makes. Returns it with the number of those requests per second.
+/// Measures the 99th percentile of the time of requests for a known tag, while 64 other connections
+/// request names that `name` makes. Returns it with the number of those requests per second.
 fn slowest_beside(server: &LeafServer, name: impl Fn(usize) -> String + Sync) -> (Duration, f64) {
     let (over, asked, begun) = (AtomicBool::new(false), AtomicUsize::new(0), Instant::now());
     std::thread::scope(|scope| {

@@ -19,15 +19,15 @@ use crate::refusal::Face;
 
 /// The longest wait for the files of tokens or certificates to be read.
 const READ: Duration = Duration::from_secs(10);
-/// The longest token that is looked at, in bytes.
+/// The longest token that is looked up, in bytes; a longer one counts as unknown.
 const LONGEST_TOKEN: usize = 1024;
 
-/// Whether these roles are for the ids of every tag.
+/// Whether one of these roles includes the ids of every tag.
 fn has_all(roles: &[Role]) -> bool {
     roles.iter().any(|role| matches!(role, Role::Ids(Pattern::Prefix(prefix)) if prefix.is_empty()))
 }
 
-/// The name and the roles of the callers that show a certain credential, or none.
+/// The name and the roles of the callers that show a certain credential, or no known one.
 #[derive(Debug)]
 pub(crate) struct Grant {
     name: Box<str>,
@@ -47,7 +47,7 @@ impl Grant {
         Self { name: name.into(), roles, has_all, ended: AtomicBool::new(false) }
     }
 
-    /// Replaces its roles.
+    /// Replaces the roles of the grant.
     fn change(&self, roles: &[Role]) {
         self.has_all.store(false, Ordering::SeqCst);
         self.roles.store(Arc::new(roles.into()));
@@ -59,17 +59,18 @@ impl Grant {
         &self.name
     }
 
-    /// Whether it is the grant of callers without a known token or certificate.
+    /// Whether this is the grant of callers without a known token or certificate.
     pub(crate) fn is_anonymous(&self) -> bool {
         &*self.name == ANONYMOUS
     }
 
-    /// Whether no reload has ended it.
+    /// Returns `true` until a reload ends the grant.
     pub(crate) fn is_current(&self) -> bool {
         !self.ended.load(Ordering::Relaxed)
     }
 
-    /// Whether the grant has a role for the ids of this tag; with `None`, for the ids of any tag.
+    /// Whether the grant has a role for the ids of this tag; with `None`, whether it has any role
+    /// for ids.
     pub(crate) fn has_ids(&self, tag: Option<&str>) -> bool {
         let is_for = |role: &Role| match role {
             Role::Ids(pattern) => tag.is_none_or(|tag| pattern.has(tag)),
@@ -113,7 +114,7 @@ pub(crate) async fn read_alone<T: Send + 'static>(
 /// The callers that this node knows.
 pub(crate) struct Access {
     table: ArcSwap<Table>,
-    /// Whether the file of tokens could be used when it was read last.
+    /// The result of the last reading of the file of tokens; `Err` holds the text of the error.
     last_read: Mutex<Result<(), String>>,
     /// Locked from the reading of the file until its content is in force.
     turn: tokio::sync::Mutex<()>,
@@ -251,8 +252,8 @@ impl Access {
         self.last_read.lock().expect("no holder of this lock panics").is_ok()
     }
 
-    /// Takes over other callers and roles; returns whether anything has changed. A grant that is
-    /// not given any more ends at once, also for requests and streams that are under way.
+    /// Replaces the callers and roles; returns whether anything has changed. A grant that the new
+    /// ones no longer contain ends at once, also for requests and streams that are under way.
     fn follow(&self, config: &Config, entries: &[Entry]) -> bool {
         let before = self.table.load_full();
         let (newer, differs) = Table::new(config, entries, Some(&before));

@@ -1,5 +1,5 @@
-//! The audit log: one line of JSON in `audit.log` of the data directory for each change that a
-//! client requests of the ops listener.
+//! The audit log: one line of JSON in `audit.log` of the data directory for each change that an
+//! authorized caller requests of the ops listener, even if the change is then refused.
 //!
 //! Invariant: a change is answered only when its line is on the disk or, if that fails, in the
 //! program's log. Each line stands alone, even if a crash has cut off the line before it.
@@ -25,12 +25,12 @@ pub(crate) const LARGEST_BODY: usize = 2048;
 /// The longest time for writing a line to the disk.
 const WRITTEN: Duration = Duration::from_secs(5);
 
-/// A change, and what became of it.
+/// A change that was requested, and its result: one line of the audit log.
 #[derive(Debug, Serialize)]
 pub(crate) struct Change {
-    /// When it was answered.
+    /// The time of the answer, in the form of RFC 3339.
     pub(crate) time: String,
-    /// Who asked for it, as the file of tokens names callers.
+    /// The name of the caller, as in the file of tokens.
     pub(crate) caller: String,
     /// The client's address.
     pub(crate) address: Option<String>,
@@ -43,7 +43,7 @@ pub(crate) struct Change {
     pub(crate) body: Option<Value>,
     /// The status of the answer.
     pub(crate) status: u16,
-    /// Why it was refused.
+    /// Why the change was refused, or failed; `None` if it succeeded.
     pub(crate) problem: Option<String>,
 }
 

@@ -4,8 +4,8 @@
 //! roles of each. A connection keeps the result of that look-up ([`Client`]) until the client shows
 //! another token, or a reload ends the grant.
 //!
-//! Invariant: ids and facts of a tag leave this node only through a [`Caller`] whose grant includes
-//! the tag: the functions of `ids.rs` that find a tag take a `Caller`.
+//! Invariant: the listeners for ids give ids and facts of a tag only to a [`Caller`] whose grant
+//! includes the tag: the functions of `ids.rs` that find a tag take a `Caller`.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -25,7 +25,8 @@ use crate::traffic::Barred;
 pub(crate) struct Peer {
     /// The client's address, for the audit log; `None` if it is not known.
     pub(crate) address: Option<SocketAddr>,
-    /// The names in the certificate that it has shown, which an authority of `tls.client_ca` has signed.
+    /// The names in the client's certificate, which an authority of `tls.client_ca` has signed;
+    /// `None` without a certificate, or if it has no names.
     pub(crate) names: Option<Box<[Credential]>>,
 }
 
@@ -33,21 +34,21 @@ pub(crate) struct Peer {
 pub(crate) struct Client {
     face: Face,
     peer: Peer,
-    /// The token that it has shown last.
+    /// The token that the client shows; `None` if it shows none.
     token: Option<Box<[u8]>>,
     /// The result of the last look-up: the caller that the client is, by this token or by its
     /// certificate.
     caller: Caller,
 }
 
-/// The caller of a request, and the node that it asks, to which this dereferences.
+/// The caller of a request. Dereferences to the node that received the request.
 #[derive(Clone)]
 pub(crate) struct Caller {
     node: Arc<Node>,
     /// The client's address, if it is known.
     pub(crate) address: Option<SocketAddr>,
     grant: Arc<Grant>,
-    /// Whether it has shown a token that is not known.
+    /// Whether the caller has shown an unknown token.
     is_wrong: bool,
 }
 
@@ -97,8 +98,8 @@ impl Client {
         &self.caller
     }
 
-    /// The caller now, by what the client has shown. Looks it up again if a reload has ended its
-    /// grant, or if it was not known.
+    /// Returns the current caller. Looks it up again if a reload has ended its grant, or if its
+    /// token or certificate was unknown at the last look-up.
     pub(crate) fn caller(&mut self) -> &Caller {
         let Caller { grant, is_wrong, .. } = &self.caller;
         // What is not known may be known since.
@@ -127,7 +128,7 @@ impl Client {
         look_up(&self.caller.node, self.face, &self.peer, None).may_ask()
     }
 
-    /// Forgets the token that the client has shown.
+    /// Removes the token that the client has shown.
     pub(crate) fn forget(&mut self) {
         self.token = None;
         self.caller = look_up(&self.caller.node, self.face, &self.peer, None);
@@ -150,7 +151,8 @@ fn look_up(node: &Arc<Node>, face: Face, peer: &Peer, token: Option<&[u8]>) -> C
     Caller { node: Arc::clone(node), address: peer.address, grant, is_wrong }
 }
 
-/// The token of `Authorization: Bearer TOKEN`. Other schemes are meant for somebody else, such as a proxy.
+/// Reads the token from the value `Bearer TOKEN` of `Authorization`. `None` for other schemes,
+/// which are meant for somebody else, such as a proxy.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     let is_one = scheme.eq_ignore_ascii_case(b"Bearer ") && !token.is_empty();

@@ -23,7 +23,7 @@ use crate::serve::Tls;
 /// If it is down, a deployment must not wait for it.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Counts the failures so far. Each result is printed as soon as there is one.
+/// Prints the result of each check at once, and counts the failures.
 struct Report {
     failures: usize,
 }
@@ -92,7 +92,7 @@ pub(crate) async fn run(config: &Config) -> Result<()> {
     }
 }
 
-/// Looks at identity, state file and registry.
+/// Checks the identity, the state file, the registry and the clocks of the other nodes.
 async fn snowflake(config: &Config, report: &mut Report) -> Result<()> {
     let found = leaf_node::find_identity(config);
     let identity = found.as_ref().ok().map(|(identity, _)| identity.clone());
@@ -221,7 +221,8 @@ fn writable(directory: &Path) -> Result<()> {
         .with_context(|| format!("{} cannot be written", directory.display()))
 }
 
-/// Whether the tags of a store can be read, and which settings of its server put ids at risk.
+/// Checks that the tags of a store can be read and ids allocated. Returns the number of tags, and
+/// the settings of the database server that put ids at risk.
 async fn store(
     config: &Config,
     place: &ShardPlace,

@@ -1,4 +1,4 @@
-//! Snowflake ids taken apart, for every protocol.
+//! Decodes snowflake ids, for every protocol.
 //!
 //! Decoding needs the layout only: neither a worker id nor a registry. What is decoded is not
 //! proven to have been issued.
@@ -14,17 +14,17 @@ use crate::refusal::Reason;
 /// Why a text is no id of this node's layout.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DecodeError {
-    /// It is not a number, or has bits that the layout does not use. The text is the end of a
-    /// sentence that begins with the name of the id.
+    /// The text is not an id in digits, or has bits that the layout does not use. The field is the
+    /// end of a sentence that begins with "the id".
     #[error("the id {0}")]
     Number(&'static str),
-    /// It is written in another form, and is no id of the layout.
+    /// The text is in a [`TextForm`], and is no id of the layout.
     #[error("{0}")]
     Form(#[from] TextFormError),
 }
 
 impl DecodeError {
-    /// The reason for the refusal of a request to take such an id apart.
+    /// The reason for refusing a request to decode the text.
     pub(crate) const fn reason(&self) -> Reason {
         match self {
             Self::Number(_) => Reason::BadRequest,
@@ -33,7 +33,7 @@ impl DecodeError {
     }
 }
 
-/// What a snowflake id is made of.
+/// The parts of a snowflake id, in their JSON form.
 ///
 /// Numbers of 64 bits are strings: JSON readers in JavaScript make doubles of numbers, which lose
 /// the last digits.
@@ -43,7 +43,8 @@ pub(crate) struct Decoded {
     pub(crate) id: String,
     /// The start of the id's tick, Unix milliseconds.
     pub(crate) timestamp_ms: String,
-    /// The timestamp as a date and a time of day in the configured time zone.
+    /// The timestamp as a date and a time of day in the configured time zone; `None` beyond the
+    /// calendar's end.
     pub(crate) time: Option<String>,
     /// The data centre, in a layout that has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,8 +56,8 @@ pub(crate) struct Decoded {
 }
 
 impl Decoded {
-    /// Takes an id apart that is written in `form`. Without `form`, a decimal number is an id in
-    /// digits, and any other text is in the form that has its length.
+    /// Decodes an id that is written in `form`. Without `form`, a decimal number is an id in
+    /// digits, and any other text is taken to be in the form whose texts have its length.
     pub(crate) fn of(node: &Node, text: &str, form: Option<TextForm>) -> Result<Self, DecodeError> {
         let layout = node.layout;
         let (id, parts) = match form.or_else(|| TextForm::of(text)) {
@@ -78,8 +79,8 @@ impl Decoded {
     }
 }
 
-/// Parses an id in decimal digits, and takes it apart. The error is the end of a sentence that
-/// begins with the name of the id.
+/// Parses an id in decimal digits, and decodes it. The error is the end of a sentence that begins
+/// with the name of the id.
 pub(crate) fn parse(node: &Node, text: &str) -> Result<(Id, Parts), &'static str> {
     let id = text.parse::<Id>().ok();
     let id = id.ok_or("is none: give a decimal number from 0 to 9223372036854775807")?;
@@ -87,7 +88,8 @@ pub(crate) fn parse(node: &Node, text: &str) -> Result<(Id, Parts), &'static str
     Ok((id, parts))
 }
 
-/// The moment of an id; `None` beyond the calendar's end.
+/// Writes the time of an id in the configured time zone, by the `strftime` pattern `format`; `None`
+/// beyond the calendar's end.
 pub(crate) fn time(node: &Node, parts: Parts, format: &str) -> Option<String> {
     let millis = i64::try_from(parts.timestamp.get()).ok()?;
     let at = Timestamp::from_millisecond(millis).ok()?.to_zoned(node.time_zone.clone());

@@ -2,7 +2,7 @@
 //!
 //! No types of a protocol are used here: each protocol maps [`IdError`] to its own answers, in one
 //! place. [`known`], [`next_of_each`] and [`snowflake_at_once`] take what is in memory; they never
-//! wait and allocate nothing. Every other function may wait; how many requests wait at a time is
+//! wait and allocate nothing. The `async` functions may wait; how many requests wait at a time is
 //! limited.
 
 use std::cell::RefCell;
@@ -78,10 +78,10 @@ pub(crate) enum IdError {
     /// Too many requests wait already; worth another try.
     #[error("{0}")]
     Busy(&'static str),
-    /// The caller has no role for it.
+    /// The caller has no role for these ids.
     #[error("{0}")]
     Denied(#[from] Denial),
-    /// A rule of traffic is in the way.
+    /// A rule of traffic refuses the request.
     #[error("{0}")]
     Barred(#[from] Barred),
     /// Why there is no id of a tag.
@@ -100,7 +100,7 @@ thread_local! {
 
 /// Calls `using` with the handle of a tag that is already in memory; allocates nothing. Returns
 /// `None` if the tag is not in memory, if the caller has no role for it, or if a rule of traffic is
-/// about one of them.
+/// about the tag or the caller.
 pub(crate) fn known<T>(
     caller: &Caller,
     name: &str,
@@ -225,7 +225,7 @@ pub(crate) async fn take_singles(
     }
 }
 
-/// How the ids of a tag are written now.
+/// Returns the object that writes the ids of a tag as texts, as of now.
 ///
 /// # Errors
 /// `NoTemplate` for a tag whose ids are plain numbers; `NoText` where the date does not fit its
@@ -329,7 +329,7 @@ fn check_spare(node: &Node) -> Result<(), IdError> {
     }
 }
 
-/// Whether the ids of this node's layout can be written in this form now.
+/// Checks that the ids of this node's layout can be written in this form now.
 pub(crate) fn fits(node: &Node, form: TextForm) -> Result<(), TextFormError> {
     let now = node.layout.tick_at(SystemClock.wall_millis()).min(node.layout.max_tick());
     let id = node.layout.compose(now, WorkerId::new(0), 0).ok_or(TextFormError::OtherLayout)?;
@@ -354,13 +354,13 @@ impl IdError {
     }
 }
 
-/// What a client must know of a tag. As JSON it is the answer of `GET /v1/segments/{tag}`: the
+/// The description of a tag for clients. As JSON it is the answer of `GET /v1/segments/{tag}`: the
 /// names of the fields are API.
 #[derive(Serialize)]
 pub(crate) struct TagFacts<'a> {
     tag: &'a str,
     pub(crate) order: Order,
-    /// Whether its ids can be leased.
+    /// Whether the tag's ids can be leased.
     pub(crate) leases: bool,
     /// The tag's step: how many ids a node reserves at least; `None` in strict order, where nodes
     /// reserve none.
@@ -377,7 +377,7 @@ pub(crate) struct TagFacts<'a> {
     newest_key: Option<String>,
 }
 
-/// What clients are told of a tag before they lease from it.
+/// Returns the description of a tag for clients.
 pub(crate) fn facts<'a>(caller: &Caller, handle: &'a TagHandle) -> TagFacts<'a> {
     let tag = handle.tag().as_str();
     let most = handle.max_take().min(caller.traffic.most(caller.name(), tag));

@@ -16,7 +16,7 @@ pub(crate) struct Live {
 /// The result of the last reading of the configuration.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastReload {
-    /// Whether it could be read.
+    /// Whether the last reading succeeded.
     pub(crate) successful: bool,
     /// The time of the last reading that succeeded.
     pub(crate) success_at: UnixMillis,

@@ -57,7 +57,7 @@ pub(crate) struct Node {
     pub(crate) layout: Layout,
     /// The time zone of the times in answers.
     pub(crate) time_zone: TimeZone,
-    /// Where ids come from.
+    /// The part of the node that issues ids.
     pub(crate) ids: leaf_node::Node,
     pub(crate) started: Instant,
     /// Whether an operator has drained this node.
@@ -70,14 +70,14 @@ pub(crate) struct Node {
     pub(crate) waiting: AtomicUsize,
     /// How many requests are waiting until it is known whether their tag exists.
     pub(crate) looking_up: AtomicUsize,
-    /// How much each thread of the data plane has to do.
+    /// The measured load of each thread of the data plane.
     pub(crate) pressures: Arc<[Pressure]>,
     /// Counts of requests: how many were answered and how long that took, how many were refused and
     /// why.
     pub(crate) requests: Requests,
     /// The certificates of the listeners; `None` if no listener uses TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// What viewers of the dashboard are sent.
+    /// The stream of lines for viewers of the dashboard.
     pub(crate) feed: Feed,
     /// The counts of tags that the page of metrics showed last, so that the next page shows no
     /// lower ones.

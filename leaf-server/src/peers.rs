@@ -97,8 +97,8 @@ impl HttpPeers {
         self.known().iter().map(|(peer, state)| (peer.to_string(), state.clone())).collect()
     }
 
-    /// Forgets the states of the other nodes, after the last viewer of the dashboard has left: the next
-    /// viewer must not see old ones.
+    /// Resets the states of the other nodes to unknown, after the last viewer of the dashboard has
+    /// left: the next viewer must not see old ones.
     pub(crate) fn forget_states(&self) {
         self.known().values_mut().for_each(|state| *state = PeerState::default());
     }

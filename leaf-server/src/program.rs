@@ -1,7 +1,7 @@
 //! The program `leaf-server`: its verbs, its signals, its log and its exit codes.
 //!
-//! Exit codes: 0 after a clean stop, 1 when it could not start or go on, 2 when the configuration
-//! is wrong.
+//! Exit codes: 0 after a clean stop, 1 if it could not start or go on, 2 if the command line or the
+//! configuration is wrong.
 
 use std::convert::Infallible;
 use std::io::Write as _;
@@ -189,8 +189,8 @@ async fn second(orders: &mut Orders) {
     }
 }
 
-/// Sends systemd's watchdog signs of life, as long as every thread of the data plane answers. Never
-/// returns.
+/// Sends signs of life to systemd's watchdog as long as every thread of the data plane answers.
+/// Never returns.
 async fn watch(data_plane: &DataPlane) -> Infallible {
     let Some(limit) = supervisor::watchdog() else { return std::future::pending().await };
     let mut looks = tokio::time::interval(limit / 2);

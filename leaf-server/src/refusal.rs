@@ -20,11 +20,11 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Every reason, by its number.
+            /// All reasons, in the order of their numbers.
             pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Its word, the same in all protocols that can carry one. Several reasons share a word
-            /// if a program would react to them in the same way.
+            /// The reason's word, the same in all protocols that can carry one. Several reasons
+            /// share a word if a program would react to them in the same way.
             pub(crate) const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -66,7 +66,7 @@ reasons! {
     NotFound => "not-found",
     /// The route does not have the method of the request.
     MethodNotAllowed => "method-not-allowed",
-    /// The text is no id of the tag.
+    /// The text is no id of the tag, or no snowflake id of the layout.
     NoSuchId => "no-such-id",
     /// The service has no such call.
     NoSuchCall => "no-such-call",
@@ -88,7 +88,7 @@ reasons! {
     Cut => "cut",
     /// The tag or the caller has reached its limit of ids a second.
     TooFast => "too-fast",
-    /// The request contradicts what is stored.
+    /// The request contradicts what is stored, or itself.
     Conflict => "conflict",
     /// The record has changed since the client read it.
     Stale => "stale",
@@ -100,13 +100,13 @@ reasons! {
     UsedBefore => "used-before",
     /// A deletion failed halfway: the tag may be sealed now.
     HalfDeleted => "half-deleted",
-    /// The store refuses it.
+    /// The store refuses the request.
     StoreRefuses => "store-refuses",
-    /// The registry refuses it.
+    /// The registry refuses the request.
     RegistryRefuses => "registry-refuses",
-    /// The server made a mistake; its log says which.
+    /// The task of the request panicked; the log has the message.
     Failed => "failed",
-    /// Whether something was changed is not known.
+    /// The request took too long: it is not known whether it changed something.
     Unclear => "unclear",
 }
 
@@ -125,7 +125,7 @@ pub(crate) enum Face {
 }
 
 impl Face {
-    /// Every face, by its number.
+    /// All faces, in the order of their numbers.
     pub(crate) const ALL: &[Self] = &[
         Self::Http,
         Self::Redis,
@@ -134,7 +134,7 @@ impl Face {
         Self::Ops,
     ];
 
-    /// Its name in metrics and in `/v1/status`.
+    /// The name of the face in metrics and in `/v1/status`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -145,7 +145,7 @@ impl Face {
         }
     }
 
-    /// The operations that requests to it can ask for.
+    /// The operations that requests to this face can ask for.
     pub(crate) const fn operations(self) -> &'static [Operation] {
         use Operation::{
             Admin, Decode, Describe, Health, Lease, Metrics, Next, Other, Return, Take,
@@ -166,5 +166,5 @@ impl fmt::Display for Reason {
     }
 }
 
-/// So that an error of another type can carry it.
+/// Lets another error, such as a status of gRPC, carry the reason as its source.
 impl std::error::Error for Reason {}

@@ -37,9 +37,9 @@ pub(crate) struct RequestId {
 
 #[derive(Debug, Clone)]
 enum IdText {
-    /// The client's.
+    /// The id that the client sent.
     Given(HeaderValue),
-    /// Drawn here.
+    /// A random number that this server has drawn.
     Drawn(u64),
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn run(config: &Config, apply: bool) -> Result<()> {
     Ok(())
 }
 
-/// The tables of every segment store.
+/// Prints or makes the tables of every segment store.
 async fn segment(config: &Config, apply: bool) -> Result<()> {
     let stores = config.segment.stores();
     for url in stores.iter() {

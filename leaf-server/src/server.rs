@@ -38,7 +38,7 @@ const ANNOUNCE: Duration = Duration::from_millis(500);
 const PROBES: Duration = Duration::from_millis(100);
 /// The least time for giving back worker id and unused ids, however short `stop_grace` is.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
-/// How soon a changed text is logged while the state and the codes of the health are the same.
+/// The least time between two log lines of the health if only its texts have changed.
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// How often the health and the data directory are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -301,8 +301,8 @@ impl Server {
         }
     }
 
-    /// Says *not ready* and goes on for `delay`; then lets connections end, and gives the worker id
-    /// and unused ids back.
+    /// Reports *not ready* and serves on for `delay`; then lets connections end, and gives the
+    /// worker id and unused ids back.
     pub(crate) async fn stop(self, delay: Duration) {
         let begun = Instant::now();
         self.node.leave();

@@ -7,9 +7,9 @@ use anyhow::Result;
 use leaf_node::config::Loaded;
 use serde_json::Value;
 
-/// Prints all keys. Passwords are left out.
+/// Prints all keys in alphabetical order, without passwords.
 ///
-/// Sorted by key. What it prints is a valid `leaf.toml`, but for the secrets.
+/// Except for the secrets, the output is a valid `leaf.toml`.
 pub(crate) fn run(loaded: &Loaded) -> Result<()> {
     let document = serde_json::to_value(&loaded.config)?;
     let lines: Vec<_> = loaded

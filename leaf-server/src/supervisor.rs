@@ -8,7 +8,7 @@ use rustix::process::{WaitOptions, getpid, wait};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a signal orders the program to do.
+/// The order that a signal gives to the program.
 ///
 /// `Stop` holds the name of its signal; `Reload` comes from SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,8 @@ pub(crate) enum Order {
     Reload,
 }
 
-/// SIGTERM, SIGQUIT and Ctrl-C stop, SIGHUP reloads.
+/// The signals that the program handles: SIGTERM, SIGQUIT and SIGINT (Ctrl-C) stop it, SIGHUP
+/// reloads its configuration.
 pub(crate) struct Orders {
     stops: Stops,
     hang_up: Signal,

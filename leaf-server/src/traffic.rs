@@ -21,7 +21,7 @@ pub(crate) struct Traffic {
     /// Whether the rules were read from the store since the start, or the store cannot show any.
     /// Until then no ids of tags are issued: the tags may be cut.
     known: AtomicBool,
-    /// Whether there are rules, or they are not known yet.
+    /// `false` only if the rules are known, and there are none.
     some: AtomicBool,
     /// Wakes those that wait until the rules are known.
     told: Notify,
@@ -35,7 +35,7 @@ pub(crate) struct Traffic {
 struct Table {
     rules: Rules,
     tags: HashMap<String, Arc<Valve>>,
-    /// With the prefix of the tags; the longest prefix first.
+    /// The valves of prefixes of tags, each with its prefix; the longest prefix first.
     prefixes: Vec<(String, Arc<Valve>)>,
     clients: HashMap<String, Arc<Valve>>,
 }
@@ -43,7 +43,7 @@ struct Table {
 /// Lets the ids of one subject pass, as many as its rule allows.
 struct Valve {
     subject: Subject,
-    /// `None`: nothing passes.
+    /// The allowed ids a second, and the limiter that counts them; `None` if the subject is cut.
     limiter: Option<(NonZeroU32, DefaultDirectRateLimiter)>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum Barred {
 }
 
 impl Barred {
-    /// The reason that all protocols know.
+    /// The reason for the refusal, the same in all protocols.
     pub(crate) const fn reason(&self) -> Reason {
         match self {
             Self::Cut(_) => Reason::Cut,
@@ -148,7 +148,7 @@ impl Traffic {
         (tag.is_none() || self.is_known()) && self.table.load().about(client, tag).next().is_none()
     }
 
-    /// The most ids that a caller gets at once of a tag.
+    /// The most ids that a caller gets at once of a tag; `usize::MAX` without a rule.
     pub(crate) fn most(&self, client: &str, tag: &str) -> usize {
         let table = self.table.load();
         table.about(client, Some(tag)).map(|valve| valve.most()).min().unwrap_or(usize::MAX)
@@ -180,8 +180,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// How many ids of a tag pass in a second: the smallest number of the rules about it, 0 where it is cut, `None`
-    /// without a rule. Rules about callers do not count.
+    /// How many ids of a tag pass in a second: the smallest number of the rules about it, 0 where
+    /// it is cut, `None` without a rule. Rules about callers do not count.
     pub(crate) fn limit_of(&self, tag: &str) -> Option<usize> {
         if !self.some.load(Ordering::Relaxed) {
             return None;
@@ -266,7 +266,7 @@ impl Traffic {
     }
 }
 
-/// A rule as the log tells it.
+/// The text of a rule for the log.
 fn rule((subject, rate): (&Subject, &Rate)) -> String {
     match rate {
         None => format!("{subject} is cut"),

@@ -1,4 +1,5 @@
-//! Who may ask for what: tokens, roles and certificates, over every protocol, and while they change.
+//! Who may ask for what: tokens, roles and certificates, over every protocol, and while they
+//! change.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -533,8 +534,8 @@ fn status_over_tls(
     over_tls(certificates, own, address, &request)
 }
 
-/// Sends a request from a client with a certificate, and returns the status of the answer. `request` is a head without
-/// its end, which is added here.
+/// Sends a request from a client with a certificate, and returns the status of the answer.
+/// `request` is a head without its end, which is added here.
 fn over_tls(
     certificates: &Certificates,
     own: &(PathBuf, PathBuf),

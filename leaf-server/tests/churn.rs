@@ -1,9 +1,9 @@
 //! Short-lived tags: thousands of tags are made, used and deleted, over connections of every
 //! protocol, with reloads in between. Deleted tags must leave nothing behind.
 //!
-//! Half a minute by default; 20 minutes and 10,000 names with `scripts/test --full`. In the last 18 minutes
-//! memory grows by 2.2 MiB, 250 bytes a name. Each name keeps its mark, about 70 bytes (as heaptrack counts); SQLite's
-//! page cache grows to its 512 KiB; the allocator keeps the rest.
+//! Half a minute by default; 20 minutes and 10,000 names with `scripts/test --full`. In the last 18
+//! minutes memory grows by 2.2 MiB, 250 bytes a name. Each name keeps its mark, about 70 bytes (as
+//! heaptrack counts); SQLite's page cache grows to its 512 KiB; the allocator keeps the rest.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 #![allow(clippy::disallowed_methods, reason = "a plain thread, which lets other processes run")]
 

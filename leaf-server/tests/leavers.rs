@@ -1,10 +1,11 @@
 //! S-14: clients that leave before their answer arrives. No id that the server sent to such a
 //! client is issued again, and strict order holds for the clients that stay.
 //!
-//! Clients reach the server through a [`Tap`]. It keeps every byte that the server had sent when a client left, even
-//! unread ones, and of an answer that was cut the ids that had arrived. So the record has all that a client might have
-//! read. Over HTTP/1.1 the server notices that a client left only when it sends; over HTTP/2 a client can
-//! cancel a request, and the server then stops working on it.
+//! Clients reach the server through a [`Tap`]. It keeps every byte that the server had sent when a
+//! client left, even unread ones, and of an answer that was cut the ids that had arrived. So the
+//! record has all that a client might have read. Over HTTP/1.1 the server notices that a client
+//! left only when it sends; over HTTP/2 a client can cancel a request, and the server then stops
+//! working on it.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests may panic and sleep")]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! The page of metrics: its counts are exact and never fall, its names are those of the documents, and
-//! a real Prometheus reads it.
+//! The page of metrics: its counts are exact and never fall, its names are those of the documents,
+//! and a real Prometheus reads it.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -299,8 +299,8 @@ async fn strict_order_holds_on_sqlite() {
     attack(nodes).await;
 }
 
-/// An asynchronous replica is promoted that lacks half a second of allocations: the order holds over
-/// the jump.
+/// An asynchronous replica is promoted that lacks half a second of allocations: the order holds
+/// over the jump.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn strict_order_holds_over_a_promotion_of_postgres() {
     let primary = tokio::task::spawn_blocking(Postgres::start).await.unwrap();

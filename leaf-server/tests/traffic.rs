@@ -32,8 +32,8 @@ async fn write(url: &str, directory: &Path, rules: &str) {
     open.store.close().await;
 }
 
-/// Waits until a server has read this number of rules: at most the documented 5 s, and a little more for a slow
-/// machine.
+/// Waits until a server has read this number of rules: at most the documented 5 s, and a little
+/// more for a slow machine.
 fn wait_for_rules(server: &LeafServer, rules: usize) {
     wait_until("the rules are in force", Duration::from_secs(7), || {
         let page = HttpClient::once(server.ops(), "GET", "/metrics").body;

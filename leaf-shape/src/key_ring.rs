@@ -1,7 +1,7 @@
 //! The secret keys of scrambled ids.
 //!
-//! Invariant: no id is made with a key whose check value is not the one that stands beside the
-//! tag's counter.
+//! Invariant: ids are made only with a key whose check value equals the one that is stored beside
+//! the tag's counter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,7 +62,7 @@ pub enum KeysError {
     Empty,
 }
 
-/// Why a tag's ids cannot be made here.
+/// Why this process has no usable key for the ids of a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum KeyProblem {
     /// There is no key of this version.
@@ -71,7 +71,7 @@ pub enum KeyProblem {
          load the keys again; a new key does not help"
     )]
     Missing(u8),
-    /// There is another key of this version than the one that the tag was made with.
+    /// The key of this version differs from the one that the tag was made with.
     #[error(
         "key {0} is not the one that the tag was made with: replace its line in the key file of this node by that of a \
          node which serves the tag, and load the keys again"
@@ -110,13 +110,15 @@ impl KeyRing {
         }
     }
 
-    /// The permutation of a tag by the key of this version.
+    /// The permutation of a tag by the key of this version; `None` if the ring has no such key, or
+    /// the domain no such version.
     #[must_use]
     pub fn of_version(&self, domain: ScrambleDomain, version: u8, tag: &Tag) -> Option<Scramble> {
         Scramble::new(domain, self.0.load().0.get(&version)?, version, tag)
     }
 
-    /// The permutation of a tag by the newest key that the domain can have.
+    /// The permutation of a tag by the newest of the keys whose versions the domain allows; `None`
+    /// if there is none.
     #[must_use]
     pub fn newest(&self, domain: ScrambleDomain, tag: &Tag) -> Option<Scramble> {
         (1..=domain.max_version()).rev().find_map(|version| self.of_version(domain, version, tag))

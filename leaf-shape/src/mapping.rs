@@ -1,4 +1,4 @@
-//! Ids from numbers, in tags whose numbers are not the ids.
+//! Computes ids from numbers, for tags whose numbers are not the ids.
 //!
 //! Invariant: the mapping is one-to-one for all numbers that can be allocated. They end where the
 //! ids end (`TagSettings::number_end` in leaf-segment).
@@ -11,7 +11,7 @@ use leaf_core::{Id, IdRange, IdRangeIter, Tag};
 use crate::keys::{KeyProblem, KeyRing, Scramble};
 use crate::{Interleave, Meaning, Shape};
 
-/// How many ids are computed from numbers at a time, for tags that are not in plain shape.
+/// How many ids are computed from numbers at a time, for tags that have a [`Mapping`].
 const BATCH: usize = 32;
 
 /// Computes ids from the numbers of a tag.

@@ -1,4 +1,4 @@
-//! What the numbers of a tag mean, and the text in which every store keeps it.
+//! The meaning of a tag's numbers, and the text in which every store keeps it.
 //!
 //! Invariant: the meaning is stored beside the counter, in one record, and each allocation compares
 //! it. It never changes while the record exists, with two exceptions: the key of scrambled ids can
@@ -65,7 +65,8 @@ pub enum Shape {
     Plain,
     /// The ids are shared among several stores: each issues the ids of one remainder.
     Interleave(Interleave),
-    /// A permutation by a secret key: neither volume nor order can be seen.
+    /// The ids are a permutation of the numbers by a secret key. They show neither how many there
+    /// are, nor their order.
     Scramble {
         /// Which ids the permutation yields.
         domain: ScrambleDomain,
@@ -74,7 +75,8 @@ pub enum Shape {
     },
 }
 
-/// The ids with one remainder: number `n` stands for `n * of + index`.
+/// The ids that leave the remainder `index` when divided by `of`: number `n` stands for `n * of +
+/// index`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interleave {
     index: u32,
@@ -126,13 +128,14 @@ struct Text {
 }
 
 impl Interleave {
-    /// The ids with this remainder; `None` unless `of` is 2 to 1024 and `index` is less than `of`.
+    /// The ids that leave the remainder `index` when divided by `of`; `None` unless `of` is 2 to
+    /// 1024 and `index` is less than `of`.
     #[must_use]
     pub fn new(index: u32, of: u32) -> Option<Self> {
         ((2..=MOST_PARTS).contains(&of) && index < of).then_some(Self { index, of })
     }
 
-    /// The remainder.
+    /// The remainder that the ids leave when divided by [`Self::of`].
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index
@@ -175,7 +178,8 @@ impl FromStr for Interleave {
     }
 }
 
-/// Reads a text like `2/8`: the index of a part, and the number of parts.
+/// Reads a text like `2/8`: the index of a part, and the number of parts. `None` if the text is not
+/// two decimal numbers with a `/` between them.
 #[must_use]
 pub fn parts(text: &str) -> Option<(u32, u32)> {
     let (index, of) = text.split_once('/')?;

@@ -48,7 +48,7 @@ pub struct Zone {
 /// When numbers begin again, and how many there are in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reset {
-    /// How often.
+    /// How often the numbers begin at 1 again.
     pub period: Period,
     /// The time zone whose midnight begins a period.
     pub zone: Zone,
@@ -58,18 +58,19 @@ pub struct Reset {
     reopened: Option<&'static Reopened>,
 }
 
-/// What a tag remembers of its reopenings, each after a wrong clock had opened a later period.
+/// The reopenings of a tag, each after a wrong clock had opened a later period, and the ids that
+/// must not be issued again since then.
 ///
 /// The counter never falls. So each reopening adds another 10^17 to the counter, and the ids are
 /// the numbers of the counter without these additions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reopened {
-    /// How often it was reopened, 1 to [`Self::MOST`].
+    /// How often the tag was reopened, 1 to [`Self::MOST`].
     pub times: u8,
     taken: [Option<Taken>; MOST_TAKEN],
 }
 
-/// What a wrong clock may have issued.
+/// The ids that may have been issued because of a wrong clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Taken {
     /// The first period that the wrong clock opened, like 20271121.
@@ -78,7 +79,7 @@ pub struct Taken {
     pub ids_below: i64,
 }
 
-/// How many wrong clocks a tag remembers.
+/// The most entries of `Reopened::taken`, each for one or several wrong clocks.
 const MOST_TAKEN: usize = 4;
 /// How long a tag remembers a wrong clock, from the start of the last period that this clock
 /// opened. It is so long because the clock at a later reopening may be ahead, too, and the tag must
@@ -115,8 +116,8 @@ impl Reopened {
     /// How often a tag can be reopened: no counter has room for more.
     pub const MOST: u8 = 91;
 
-    /// What a tag remembers after it was reopened `times` times: the ids in `all`, which it must
-    /// not issue again. `None` if these are more entries than a tag can remember.
+    /// The reopenings of a tag that was reopened `times` times, and must not issue the ids in `all`
+    /// again. `None` if `all` has more than four entries.
     #[must_use]
     pub fn new(times: u8, all: impl IntoIterator<Item = Taken>) -> Option<Self> {
         let mut all = all.into_iter().fuse();
@@ -124,8 +125,8 @@ impl Reopened {
         all.next().is_none().then_some(Self { times, taken })
     }
 
-    /// A reference to an equal value that stays in memory as long as the process lives. Equal values share one,
-    /// so that reading a record again and again uses no more memory.
+    /// A reference to an equal value that stays in memory as long as the process lives. Equal
+    /// values share one, so that reading a record again and again uses no more memory.
     fn kept(self) -> &'static Self {
         static ALL: Mutex<BTreeSet<&'static Reopened>> = Mutex::new(BTreeSet::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,7 +138,7 @@ impl Reopened {
         kept
     }
 
-    /// What is not issued again.
+    /// The ids that must not be issued again.
     pub fn taken(self) -> impl Iterator<Item = Taken> {
         self.taken.into_iter().flatten()
     }
@@ -267,7 +268,7 @@ impl Reset {
         fits.then(|| Self { reopened: Some(reopened.kept()), ..self })
     }
 
-    /// What the tag remembers of its reopenings; `None` if it was never reopened.
+    /// The tag's reopenings; `None` if it was never reopened.
     #[must_use]
     pub fn reopened(self) -> Option<Reopened> {
         self.reopened.copied()
@@ -400,7 +401,7 @@ impl Reset {
         counter / self.capacity() * self.capacity()
     }
 
-    /// Refuses a number that cannot be the next one of such a tag.
+    /// Refuses a number that cannot be the next one of a tag with this reset.
     ///
     /// # Errors
     /// The text says what an operator may have meant.
@@ -461,8 +462,8 @@ impl Reset {
         (ours == theirs).then_some(ours.least)
     }
 
-    /// Classifies a counter whose next number is beyond `window`: the period is full, the next one
-    /// has begun, or a later one has.
+    /// Classifies a counter whose next number is beyond `window`: the period is full, or a later
+    /// one is open, which has begun by this clock (or nearly), or has not.
     #[must_use]
     pub fn beyond(self, window: Window, next: i64, now: UnixMillis) -> Beyond {
         // The period of the last number: the counter of a full period carries over into the digits
@@ -478,8 +479,8 @@ impl Reset {
         }
     }
 
-    /// The last period of the calendar whose code is at most `code`. A counter that was advanced, or
-    /// that a failover made jump, may lie between two periods: after 20261231 comes 20270101.
+    /// The last period of the calendar whose code is at most `code`. A counter that was advanced,
+    /// or that a failover made jump, may lie between two periods: after 20261231 comes 20270101.
     fn period_up_to(self, code: i64) -> Option<i64> {
         // No two periods of the calendar are further apart.
         let near = (code.saturating_sub(9_999)..=code).rev();
@@ -509,7 +510,7 @@ impl Reset {
         date.to_zoned(self.zone.time_zone()).ok().map(|starts| starts.timestamp())
     }
 
-    /// When the period after this one starts, or the last possible time.
+    /// When the period after the one of this code starts, or the last possible time.
     fn start_of_next(self, code: i64) -> UnixMillis {
         let next = self.first_date(code).and_then(|first| match self.period {
             Period::Daily => first.tomorrow().ok(),

@@ -27,7 +27,7 @@ const ROUNDS: u8 = 10;
 const AT_ONCE: usize = 32;
 const NINE_DIGITS: u64 = 1_000_000_000;
 
-/// Which ids a permutation yields.
+/// The set of ids that a permutation yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ScrambleDomain {
     /// `63`: up to 2^63, three bits for the version of the key (1 to 7) and 60 permuted.
@@ -48,7 +48,7 @@ pub struct MasterKey([u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyCheck([u8; 8]);
 
-/// Which key a tag's ids are made with.
+/// Identifies the key that a tag's ids are made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId {
     /// Its version, from 1 on.
@@ -60,7 +60,7 @@ pub struct KeyId {
 /// A text that is no key, or no check value of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// Another length, or other characters.
+    /// The text does not consist of this many hexadecimal digits.
     #[error("give {0} hexadecimal digits")]
     Malformed(usize),
     /// One byte over and over: nobody draws that by chance.
@@ -235,7 +235,7 @@ impl Scramble {
         Some(Self { domain, version, check, permutation })
     }
 
-    /// Which key this is.
+    /// The version and the check value of the key.
     #[must_use]
     pub const fn key(&self) -> KeyId {
         KeyId { version: self.version, check: self.check }
@@ -426,7 +426,7 @@ mod tests {
         }
     }
 
-    /// Every number of a small domain has an id of its own, of odd and of even bits.
+    /// Every number of a small domain has an id of its own, for odd and for even numbers of bits.
     #[test]
     fn a_small_domain_is_permuted_whole() {
         for bits in [1, 2, 7, 19, 20] {

@@ -2,8 +2,8 @@
 //!
 //! Invariant: one-to-one within a layout. Two ids never have the same text, and a text is read only
 //! if it is exactly what the id is written as: every unused bit is checked. So these texts are
-//! unique because snowflake ids are, not by chance, and unlike the random forms that they look like
-//! they can be taken apart again.
+//! unique because snowflake ids are unique, not by chance. They look like random ids of these
+//! forms, but can be converted back to the snowflake ids.
 //!
 //! Texts of one form sort by the timestamps of their ids, then by sequence, then by worker id.
 //! TSIDs sort like the ids as numbers.
@@ -155,7 +155,7 @@ impl TextForm {
         Ok(text)
     }
 
-    /// The id of a text, in capitals or small letters.
+    /// Returns the id of a text, which may be written in capitals or small letters.
     ///
     /// # Errors
     /// The text is not of this form, or was not written from an id of this layout.
@@ -229,7 +229,7 @@ const fn mask(bits: u32) -> u128 {
     (1 << bits) - 1
 }
 
-/// No text yet.
+/// An empty text.
 impl Default for IdText {
     fn default() -> Self {
         // The places that a form skips are its dashes.
@@ -387,7 +387,7 @@ mod tests {
             }
         }
 
-        /// One character changed: another id, or none, never the same.
+        /// A text with one changed character is another id or none, never the same id.
         #[test]
         fn a_changed_text_is_another_id_or_none(
             tick in 0..1u64 << 41, worker in 0..1024u64, sequence in 0..4096u64,

@@ -7,7 +7,7 @@ use leaf_core::{Id, UnixMillis};
 
 use crate::{Day, IdText, Reset, Template, TemplateError, Zone};
 
-/// How the ids of a tag are written, at one moment.
+/// Writes the ids of a tag as texts, with the date of one moment.
 ///
 /// In a tag whose numbers begin again, `{n}` is the number within the period, and the date is the
 /// period's. In every other tag `{n}` is the id, and the date is that of the time for which this
@@ -35,7 +35,7 @@ pub enum TextError {
     /// The text is not an id of this tag.
     #[error("{0}")]
     Template(TemplateError),
-    /// The text fits the template, but the tag issues no number that has it.
+    /// The text fits the template, but belongs to no id that the tag issues.
     #[error("no id of the tag has this text")]
     NoId,
 }
@@ -63,8 +63,8 @@ impl TextFormat {
     /// The id of a text.
     ///
     /// # Errors
-    /// [`TextError::Template`] if the template does not write such a text, [`TextError::NoId`] if
-    /// no number that the tag issues has it.
+    /// [`TextError::Template`] if the text does not fit the template, [`TextError::NoId`] if it
+    /// belongs to no id that the tag issues.
     pub fn read(&self, text: &str) -> Result<Id, TextError> {
         let (number, day) = self.template.read(text).map_err(TextError::Template)?;
         let id = match (self.reset, day) {

@@ -62,7 +62,7 @@ pub struct SnowflakeConfig {
     /// The longest time that a claim waits for a former holder's ceiling to pass: up to 1 h,
     /// default 15 s.
     pub startup_wait: Duration,
-    /// How long a caller waits, for the next tick or a ceiling: up to 1 h, default 2 s.
+    /// How long a caller waits for the next tick or for a higher ceiling: up to 1 h, default 2 s.
     pub wait: Duration,
     /// A tick starts its sequence at a pseudo-random value below this, so that `id % n` spreads
     /// evenly. (A tick that begins because the sequence of the one before was used up starts at 0.)
@@ -76,7 +76,7 @@ pub struct SnowflakeConfig {
     /// Reads the clocks of the other nodes: before a claim, and before the ids' clock follows a
     /// jump of more than `max_step_forward`. With `None` (the default) the clocks are not compared.
     pub peers: Option<Arc<dyn Peers>>,
-    /// By which rule the peers' clocks count as agreeing with this node's clock. Default
+    /// The rule that decides whether the peers' clocks agree with this node's clock. Default
     /// [`PeerRule::Majority`].
     pub peer_rule: PeerRule,
     /// How far a peer's clock may differ from this node's clock and still agree with it. The
@@ -90,7 +90,7 @@ pub struct SnowflakeConfig {
 }
 
 impl SnowflakeConfig {
-    /// The defaults for this node.
+    /// Creates settings with this identity and default values.
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         Self {

@@ -21,7 +21,7 @@ pub struct RegistryError {
     cause: Option<Cause>,
 }
 
-/// What kind of failure it was.
+/// The kind of a [`RegistryError`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryErrorKind {
@@ -109,9 +109,9 @@ pub enum RegistryErrorKind {
         /// The time by which every ceiling that was granted before the failover has passed.
         until: UnixMillis,
     },
-    /// The registry's database failed over when the ceiling of this lease had passed, or nearly.
-    /// Another node may have claimed the worker id before, and the failover may have lost that
-    /// claim. The lease has ended: claim again.
+    /// The registry's database failed over after the ceiling of this lease had passed, or shortly
+    /// before it passed. Another node may have claimed the worker id before the failover, which may
+    /// have lost that claim. The lease has ended: claim again.
     #[error(
         "the database of the worker ids has failed over, and another node's claim of this worker id may have \
          been lost there: this lease has ended"
@@ -134,7 +134,7 @@ pub enum RegistryErrorKind {
         /// The greatest worker id of the layout.
         greatest: WorkerId,
     },
-    /// The worker id that belongs to this node is not one of this registry's.
+    /// The worker id that belongs to this node is outside the worker ids of this registry.
     #[error("worker id {worker} of this node is outside {range}, the worker ids of this registry")]
     OutsideRange {
         /// The worker id.
@@ -183,8 +183,8 @@ pub enum RegistryErrorKind {
 }
 
 impl RegistryErrorKind {
-    /// Whether this error ends the lease: as the answer to the lease's report, or to the claim that
-    /// confirms a saved lease.
+    /// Whether the lease ends if the registry answers its report, or the claim that confirms a
+    /// saved lease, with this error.
     pub(crate) const fn ends_lease(&self) -> bool {
         matches!(
             self,
@@ -212,21 +212,21 @@ impl RegistryError {
         Self { kind, operation: operation.into(), cause: None }
     }
 
-    /// Adds what caused it.
+    /// Adds the cause of this error.
     #[must_use]
     pub fn because(mut self, cause: impl Into<Cause>) -> Self {
         self.cause = Some(cause.into());
         self
     }
 
-    /// The kind.
+    /// The kind of this error.
     #[must_use]
     pub const fn kind(&self) -> &RegistryErrorKind {
         &self.kind
     }
 
-    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it
-    /// can never succeed.
+    /// Whether it makes sense to repeat the call without a change. Even if `false`, the same call
+    /// may succeed later.
     #[must_use]
     pub const fn retryable(&self) -> bool {
         matches!(
@@ -246,7 +246,7 @@ pub struct SnowflakeError {
     kind: SnowflakeErrorKind,
 }
 
-/// What kind of failure it was.
+/// The kind of a [`SnowflakeError`].
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnowflakeErrorKind {
@@ -311,10 +311,10 @@ pub enum SnowflakeErrorKind {
     /// be lowered again.
     #[error("the clock was set ahead by {} a moment ago: it is looked at again before a worker id is claimed by it", seconds(*.by))]
     ClockInDoubt {
-        /// By how much.
+        /// By how much the clock was set ahead.
         by: Duration,
     },
-    /// The clocks of the peers say that this one is wrong.
+    /// The comparison with the peers' clocks shows that this node's clock is wrong.
     #[error(
         "the clock is {} {} its peers' and only {agreeing} of {reached} agree with it within {}: \
          correct the clock",
@@ -328,7 +328,7 @@ pub enum SnowflakeErrorKind {
         offset: i64,
         /// How many peers agree with this node's clock.
         agreeing: usize,
-        /// How many answered.
+        /// How many peers answered.
         reached: usize,
         /// The largest difference that counts as agreement.
         max_offset: Duration,
@@ -377,14 +377,14 @@ impl SnowflakeErrorKind {
 }
 
 impl SnowflakeError {
-    /// The kind.
+    /// The kind of this error.
     #[must_use]
     pub const fn kind(&self) -> &SnowflakeErrorKind {
         &self.kind
     }
 
-    /// Whether it makes sense to repeat the call without a change. `false` does not mean that it
-    /// can never succeed.
+    /// Whether it makes sense to repeat the call without a change. Even if `false`, the same call
+    /// may succeed later.
     #[must_use]
     pub fn retryable(&self) -> bool {
         match &self.kind {

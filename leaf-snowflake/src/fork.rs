@@ -1,10 +1,10 @@
-//! Whether this is still the process that opened the generator.
+//! The fork guard: it refuses ids in a forked child of the process that opened the generator.
 //!
 //! A forked child has a copy of the sequencer's state and would hand out the same ids. The child
-//! has another process id. Reading that costs a system call, so it is read at most once in 16 us.
-//! Forking takes longer than that, so the child's first call falls into a later interval and reads
-//! it. In the parent the check costs one comparison per id. Ids for which the clock is not read
-//! have another check, see [`crate::ticker`].
+//! has another process id. To read the process id costs a system call, so it is read at most once
+//! in 16 us. A fork takes longer than 16 us, so the child's first call falls into a later interval
+//! and reads the process id. In the parent the check costs one comparison per id. Ids for which the
+//! clock is not read have another check, see [`crate::ticker`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

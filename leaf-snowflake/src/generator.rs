@@ -90,9 +90,9 @@ impl SnowflakeGenerator {
     /// be called again; a [retryable](SnowflakeError::retryable) error may pass without a change.
     ///
     /// # Errors
-    /// `Registry`, `StateFile`, `ClockRefused`, `ClockUnset`, `EndOfTime`, `BadConfig`, and `Closed`
-    /// after [`Self::close`]. Called again after a success, it claims nothing: it returns the worker id
-    /// that is held, `Starting` while a lost one is being replaced, or `Lost`.
+    /// `Registry`, `StateFile`, `ClockRefused`, `ClockUnset`, `EndOfTime`, `BadConfig`, and
+    /// `Closed` after [`Self::close`]. Called again after a success, it claims nothing: it returns
+    /// the worker id that is held, `Starting` while a lost one is being replaced, or `Lost`.
     pub async fn claim(&self) -> Result<WorkerId, SnowflakeError> {
         let mut state = self.keeper.lock().await;
         let KeeperState::Idle(keeper) = &mut *state else {
@@ -273,8 +273,8 @@ impl SnowflakeGenerator {
     /// Waits for the next tick or a higher ceiling, whichever the caller needs.
     ///
     /// If the turn did not come before the deadline, this caller makes one last attempt and returns
-    /// its result. That can fail only for the reason that keeps the first caller in the line
-    /// waiting, too: the tick is used up, or the ceiling is reached.
+    /// its result. The attempt fails for the reason for which the first caller in the line still
+    /// waits, if for any: the tick is used up, or the ceiling is reached.
     async fn wait_in_turn<T>(
         &self,
         take: impl Fn(&Sequencer, u64) -> Result<T, Refusal>,
@@ -352,7 +352,7 @@ impl SnowflakeGenerator {
         self.shared.layout
     }
 
-    /// The worker id that is held, if one is.
+    /// The worker id that this generator holds; `None` if it holds none.
     #[must_use]
     pub fn worker(&self) -> Option<WorkerId> {
         self.shared.worker()
@@ -483,7 +483,7 @@ impl fmt::Debug for SnowflakeGenerator {
 }
 
 impl Drop for SnowflakeGenerator {
-    /// The keeper stops and gives the worker id back, if the runtime still runs it.
+    /// Stops the keeper. It gives the worker id back if the runtime still runs its task.
     fn drop(&mut self) {
         // A forked child has nothing to give back.
         if !self.is_forked() {

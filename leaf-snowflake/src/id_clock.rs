@@ -40,7 +40,7 @@ pub(crate) struct IdClock {
     max_step_forward: i64,
     /// Nanoseconds to add to the boot clock; [`BLOCKED`] while ids are stopped.
     offset: AtomicI64,
-    /// Locked by the watcher and by readers of statistics, never where an id is taken.
+    /// Locked by the watcher, by a claim and by readers of statistics, never where an id is taken.
     watched: Mutex<Watched>,
 }
 
@@ -52,9 +52,9 @@ struct Watched {
     target: i64,
     /// The offset before the ids were stopped.
     offset_before_stop: i64,
-    /// When (boot clock) the wall clock was last set by more than `DOUBTED`, ahead or back, and by
-    /// how many nanoseconds it is ahead in all since it was last trusted; `None` unless that is more
-    /// than `DOUBTED`.
+    /// The last time (boot clock) when the wall clock was set by more than `DOUBTED` (ns) in either
+    /// direction, and by how many nanoseconds such steps have set it ahead in all since it was last
+    /// trusted. `None` if the sum is at most `DOUBTED`.
     set_ahead: Option<(Duration, i64)>,
     steps: ClockSteps,
 }
@@ -64,34 +64,34 @@ struct Watched {
 pub(crate) struct Doubt {
     /// When the wall clock was set ahead, by the boot clock.
     pub(crate) at: Duration,
-    /// By how much.
+    /// By how much the wall clock was set ahead.
     pub(crate) by: Duration,
 }
 
 /// How often the wall clock was set since the start, by 10 ms or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ClockSteps {
-    /// How often it was set back.
+    /// How often the wall clock was set back.
     pub back: u64,
-    /// How often it was set ahead.
+    /// How often the wall clock was set ahead.
     pub forward: u64,
     /// The last step in milliseconds, negative when it was set back; 0 when there was none.
     pub last_millis: i64,
 }
 
-/// What a look at the wall clock found.
+/// The result of a look at the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     Fine,
-    /// The reading took too long to say anything.
+    /// The reading took too long, so it is not used.
     Unclear,
-    /// The wall fell behind the ids' clock by this much; ids stop.
+    /// The wall clock fell behind the ids' clock by this much; ids stop.
     WentBack(Duration),
-    /// The wall is still behind the last id by this much.
+    /// The wall clock is still behind the last id by this much.
     StillBehind(Duration),
-    /// The wall has caught up; ids flow again.
+    /// The wall clock has caught up; ids flow again.
     CaughtUp,
-    /// The wall jumped ahead and is not followed.
+    /// The wall clock jumped ahead and is not followed.
     FarAhead,
 }
 
@@ -129,7 +129,8 @@ impl IdClock {
         })
     }
 
-    /// The time for the next id in nanoseconds since 1970; `None` while the wall clock is behind.
+    /// The time for the next id in nanoseconds since 1970; `None` while ids are stopped because the
+    /// wall clock went back.
     #[inline]
     pub(crate) fn now_nanos(&self) -> Option<u64> {
         let offset = self.offset.load(Ordering::Acquire);
@@ -139,28 +140,28 @@ impl IdClock {
         Some(nanos(self.clock.boot()).wrapping_add(offset).max(0).cast_unsigned())
     }
 
-    /// The time for the next id; `None` while the wall clock is behind.
+    /// The time for the next id; `None` while ids are stopped because the wall clock went back.
     pub(crate) fn now(&self) -> Option<UnixMillis> {
         self.now_nanos().map(|nanos| UnixMillis::new(nanos / 1_000_000))
     }
 
-    /// By how many milliseconds the ids' clock is ahead of the wall; `None` while ids are stopped
-    /// because the wall clock went back.
+    /// By how many milliseconds the ids' clock is ahead of the wall clock; `None` while ids are
+    /// stopped because the wall clock went back.
     pub(crate) fn ahead_of_wall(&self) -> Option<i64> {
         let offset = self.offset.load(Ordering::Acquire);
         let target = nanos(self.clock.wall()) - nanos(self.clock.boot());
         (offset != BLOCKED).then(|| (offset - target) / 1_000_000)
     }
 
-    /// Whether the wall clock was set far ahead a moment ago. A claim computes the ceiling of a
-    /// worker id from it, which could not be lowered again. A clock that showed a time before
-    /// `unset_before` had not been set at all: its first setting is trusted at once.
+    /// Returns the doubt if the wall clock was set far ahead a moment ago, else `None`. From the
+    /// wall clock a claim computes a ceiling, which could not be lowered again. A clock that showed
+    /// a time before `unset_before` had not been set at all: its first setting is trusted at once.
     pub(crate) fn in_doubt(&self, unset_before: UnixMillis) -> Option<Doubt> {
         self.read(unset_before).1
     }
 
-    /// The wall clock's time. Refused while the clock is in doubt, unless the doubt is `believed`,
-    /// which the peers have resolved.
+    /// Returns the wall clock's time, or the doubt while the clock is in doubt. The doubt
+    /// `believed` does not count, because the peers have resolved it.
     pub(crate) fn settled(
         &self,
         unset_before: UnixMillis,
@@ -171,7 +172,7 @@ impl IdClock {
         Ok(UnixMillis::new(wall / 1_000_000))
     }
 
-    /// Sets the ids' clock to the wall clock. Refused in the same cases as [`Self::settled`].
+    /// Sets the ids' clock to the wall clock. Fails in the same cases as [`Self::settled`].
     pub(crate) fn anchor_settled(
         &self,
         unset_before: UnixMillis,
@@ -182,7 +183,8 @@ impl IdClock {
         Ok(())
     }
 
-    /// The boot clock, and wall minus boot clock. Refused in the same cases as [`Self::settled`].
+    /// Reads the boot clock, and wall minus boot clock. Fails in the same cases as
+    /// [`Self::settled`].
     fn read_settled(
         &self,
         unset_before: UnixMillis,
@@ -192,7 +194,7 @@ impl IdClock {
         doubt.filter(|doubt| Some(*doubt) != believed).map_or(Ok(reading), Err)
     }
 
-    /// The boot clock, wall minus boot clock, and whether the wall is in doubt.
+    /// Reads the boot clock, wall minus boot clock, and the doubt if the wall clock is in doubt.
     fn read(&self, unset_before: UnixMillis) -> ((Duration, i64), Option<Doubt>) {
         let mut before = self.clock.boot();
         let (mut wall, mut boot) = (nanos(self.clock.wall()), self.clock.boot());
@@ -228,7 +230,7 @@ impl IdClock {
         self.clock.wall_millis()
     }
 
-    /// Time since the machine was started, also while it slept.
+    /// The time since the machine booted, including the time in which it slept.
     pub(crate) fn boot(&self) -> Duration {
         self.clock.boot()
     }

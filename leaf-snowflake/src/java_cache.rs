@@ -22,7 +22,7 @@ const ISSUES_AFTER_REPORT: Duration = Duration::from_secs(4);
 pub(crate) const WATCH: Duration = Duration::from_secs(7);
 const LARGEST: u64 = 64 * 1024;
 
-/// What the files say.
+/// The content of the cache files of a Java Leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JavaCache {
     pub(crate) worker: u32,
@@ -39,7 +39,7 @@ impl JavaCache {
     }
 }
 
-/// The file of the fork's local mode.
+/// The content of `workerID.json`, which the community fork writes in its local mode.
 #[derive(Deserialize)]
 struct Json {
     #[serde(rename = "workId")]
@@ -48,7 +48,8 @@ struct Json {
 }
 
 impl JavaCache {
-    /// Reads the cache files of the configured directory, and logs what was found.
+    /// Reads the cache files of the configured directory, and logs what was found. `None` if no
+    /// directory is configured, or it has no cache file.
     ///
     /// # Errors
     /// `BadConfig` that names the file.

@@ -1,4 +1,4 @@
-//! Whether the peers' clocks agree with this one.
+//! The comparison of the peers' clocks with this node's clock.
 //!
 //! A node whose clock is far ahead would push the ceiling of its worker id ahead, and no other node
 //! could use that worker id until real time has caught up. So a node reads the clocks of its live
@@ -31,7 +31,7 @@ const MOST_ASKED: usize = 32;
 /// The resolution of a peer's answer, which is in whole milliseconds.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
-/// Finds and asks the other live nodes.
+/// Lists the other live nodes and reads their clocks.
 pub trait Peers: fmt::Debug + Send + Sync + 'static {
     /// The other live nodes; empty when there are none.
     ///
@@ -39,11 +39,11 @@ pub trait Peers: fmt::Debug + Send + Sync + 'static {
     /// The reason why they cannot be listed. Without a list this node claims no worker id.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Identity>, RegistryError>>;
 
-    /// What the peer's wall clock shows; `None` when it does not answer.
+    /// Reads the peer's wall clock; `None` if the peer does not answer.
     fn ask<'a>(&'a self, peer: &'a Identity) -> BoxFuture<'a, Option<UnixMillis>>;
 }
 
-/// When the peers' clocks count as agreeing with this node's clock.
+/// The rule that decides whether the peers' clocks agree with this node's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PeerRule {
     /// More than half of the peers that answer are within `max_offset` of this node's clock.
@@ -54,7 +54,7 @@ pub enum PeerRule {
     Mean,
 }
 
-/// How a peer's clock differs from this node's.
+/// The difference between a peer's clock and this node's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerClock {
     /// The address at which the peer answers with its clock.
@@ -69,7 +69,7 @@ pub struct PeerClock {
 /// The result of the comparison with the peers' clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nobody answered.
+    /// No peer answered.
     Alone,
     /// The rule is satisfied. `agreeing` counts the peers whose own clock is within `max_offset`,
     /// even if the rule is the mean.
@@ -86,7 +86,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// The error of a refusal.
+    /// The error of [`Self::Refuses`]; `None` for every other verdict.
     pub(crate) fn refusal(self) -> Option<SnowflakeErrorKind> {
         let Self::Refuses { offset, agreeing, reached, max_offset } = self else { return None };
         Some(SnowflakeErrorKind::ClockRefused { offset, agreeing, reached, max_offset })
@@ -198,8 +198,8 @@ mod tests {
     }
 
     /// Failure W-13 (docs/failures.md). The majority rule refuses a node whose own clock is wrong,
-    /// and lets it go on if only one peer's clock is. The mean rule can decide wrongly in both
-    /// cases.
+    /// and lets it go on if only one peer's clock is wrong. The mean rule can decide wrongly in
+    /// both cases.
     #[test]
     fn a_majority_is_not_moved_by_one_clock() {
         use PeerRule::{Majority, Mean};

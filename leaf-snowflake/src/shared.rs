@@ -32,9 +32,9 @@ pub(crate) struct Shared {
     /// the one permit, and other callers that may wait queue for it; `try_next` and `try_take`
     /// ignore it.
     pub(crate) turn: Semaphore,
-    /// Wakes the keeper: a caller met the ceiling.
+    /// Notified when a caller has reached the ceiling; wakes the keeper.
     pub(crate) wake: Notify,
-    /// Tells the keeper to follow a clock that jumped ahead.
+    /// Notified when the keeper is to follow a clock that jumped ahead.
     pub(crate) accept_clock: Notify,
     pub(crate) layout: Layout,
     /// How long a caller waits.
@@ -59,7 +59,7 @@ struct Status {
     lease: Option<(SavedLease, bool)>,
 }
 
-/// What can be in trouble, for health and log; [`Self::means`] says what it does to the ids.
+/// A part that can be in trouble, for health and log. [`Self::means`] describes the effect on ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
     Lease,
@@ -78,7 +78,7 @@ impl Trouble {
         }
     }
 
-    /// What it means for the ids, as the end of a log line.
+    /// The effect of the trouble on ids, as the end of a log line.
     const fn means(self) -> &'static str {
         match self {
             Self::Registry | Self::StateFile => "; ids flow up to the ceiling that is written down",
@@ -191,8 +191,8 @@ impl Shared {
     }
 
     /// Tries again with the leases that came after a lost one. On `Wait` it reads the clock again:
-    /// another caller that read it later may have moved the sequencer to a tick that lies ahead of
-    /// this reading.
+    /// another caller that read it later may have moved the sequencer to a tick that is later than
+    /// `tick`.
     #[cold]
     fn retry_on_successor<T>(
         &self,
@@ -239,7 +239,7 @@ impl Shared {
         Some(newest)
     }
 
-    /// The lease that is held.
+    /// The lease that is held; `None` if no lease is held.
     fn held(&self) -> Option<&Arc<LeaseSequencer>> {
         let held = self.status().phase == Phase::Held;
         self.newest().filter(|_| held)
@@ -273,7 +273,8 @@ impl Shared {
         self.raised.notify_waiters();
     }
 
-    /// The lease is over. Back to `Starting`, until the keeper claims again or calls [`Self::end`].
+    /// Records that the lease is over. The phase is `Starting` until the keeper claims again or
+    /// calls [`Self::end`].
     pub(crate) fn lease_lost(&self) {
         let mut status = self.status();
         status.leases_lost += 1;

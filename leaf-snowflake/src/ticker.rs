@@ -6,9 +6,9 @@
 //! takes its id. So only the time in an id depends on it: whatever tick the sequencer is given, it
 //! gives out no position twice and none at or above the ceiling. Once the sequence of an old tick
 //! is used up, the sequencer refuses, and the caller reads the clock. After a freeze of the
-//! process, or of the thread that writes the tick, the ids that are left still get the old time:
-//! those of that tick, of up to nine ticks before it if the sequencer was catching up, and after a
-//! restart those of the ticks by which the sequencer may be ahead of the clock.
+//! process, or of the thread that writes the tick, ids get an old time as long as old ticks have
+//! free sequences: the tick itself, up to nine ticks before it if the sequencer was catching up,
+//! and after a restart the ticks by which the sequencer may be ahead of the clock.
 //!
 //! The thread that writes the tick runs as long as the load lasts. A generator with less load has
 //! no such thread.
@@ -24,7 +24,7 @@ use forkguard::atfork::Guard;
 /// second.
 const BUSY: u64 = 100;
 /// The thread starts after this many busy intervals in a row: 0.8 ms. The 4,096 ids of one tick of
-/// the default layout fill fewer, 41.
+/// the default layout fill only 41.
 const BUSY_INTERVALS: u32 = 48;
 /// A millisecond in which fewer ids were taken is quiet. The default layout has only 4,096 ids per
 /// millisecond, so it does not keep the thread running.
@@ -33,7 +33,7 @@ const QUIET: u64 = 5_000;
 const QUIET_MILLIS: u32 = 32;
 const MILLI: u64 = 1_000_000;
 
-/// What the thread that writes the tick needs of a generator.
+/// The part of a generator that the thread that writes the tick uses.
 pub(crate) trait Ticking: Send + Sync + 'static {
     /// The ticker to which the thread writes the tick.
     fn ticker(&self) -> &Ticker;
@@ -60,7 +60,7 @@ pub(crate) struct Ticker {
     tick: CachePadded<AtomicU64>,
     /// Notices a fork by an atomic that the C library's `fork` changes in the child.
     fork: Guard,
-    /// Whether there is a thread.
+    /// Whether the thread that writes the tick runs.
     runs: AtomicBool,
     /// The interval and the position of the last look, and the number of busy intervals up to it.
     /// Concurrent looks may leave them inconsistent, which is harmless: they only decide when the

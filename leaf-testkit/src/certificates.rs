@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::require;
 
-/// A new key, for openssl.
+/// The arguments with which openssl generates a new key.
 const KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
 
 /// Two certificate authorities, and a server certificate for 127.0.0.1 that the first one signed.
@@ -38,8 +38,8 @@ impl Certificates {
         made
     }
 
-    /// Makes another certificate for 127.0.0.1, of a server or a client, from the authority `ca` or
-    /// `other-ca`, and returns it with its key.
+    /// Issues another certificate for 127.0.0.1, for a server or a client, signed by the authority
+    /// `ca` or `other-ca`. Returns the files of the certificate and of its key.
     ///
     /// # Panics
     /// When that fails.

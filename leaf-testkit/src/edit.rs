@@ -7,7 +7,7 @@ use leaf_core::{IdRange, Step, Tag};
 use leaf_segment::store::{SealError, TagSettings, TagUpdate};
 use leaf_segment::{StoreError, StoreErrorKind, TagRecord, TagStore};
 
-/// What a test does to the records of a store.
+/// Methods with which a test reads and changes the records of a store.
 pub trait Edit: TagStore {
     /// Reads a record that must be there.
     ///
@@ -54,7 +54,8 @@ pub trait Edit: TagStore {
         }
     }
 
-    /// Raises `max_id` as an SQL statement would: without a new generation.
+    /// Raises `max_id`, by at least 1 and to at least `at_least`, as an SQL statement would:
+    /// without a new generation. Returns the new `max_id`.
     ///
     /// # Errors
     /// The errors of [`TagStore::update`].
@@ -70,7 +71,8 @@ pub trait Edit: TagStore {
         }
     }
 
-    /// Gives back ids, as ids that were granted in the record's present generation.
+    /// Gives ids back as if they were granted in the record's present generation. Returns whether
+    /// the store took them back.
     ///
     /// # Errors
     /// Failures of the store.

@@ -17,8 +17,8 @@ const PACKAGE: &str = "etcd-server etcd-client";
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
-    /// The members' data. Declared after `members`, because fields are dropped in the order of their
-    /// declaration: the processes are killed before their directory is removed.
+    /// The members' data. Declared after `members`, because fields are dropped in the order of
+    /// their declaration: the processes are killed before their directory is removed.
     directory: TempDir,
     names: AtomicU32,
 }
@@ -95,7 +95,7 @@ impl Etcd {
         self.members.iter().map(|member| member.client_port).collect()
     }
 
-    /// A name of a cluster of Leaf nodes that nobody has used.
+    /// An unused name for a cluster of Leaf nodes.
     #[must_use]
     pub fn new_name(&self) -> String {
         format!("leaf{}", self.names.fetch_add(1, Ordering::SeqCst))

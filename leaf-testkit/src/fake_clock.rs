@@ -61,9 +61,9 @@ impl Default for FakeClock {
     }
 }
 
-/// libfaketime makes a file of shared memory that is named after the process id, and a process
-/// exits if its file exists already. A killed process leaves its file behind, and process ids are
-/// reused.
+/// Removes the shared-memory files of dead processes. libfaketime names such a file after the
+/// process id, and a process exits if its file exists already. A killed process leaves its file
+/// behind, and process ids are reused.
 fn remove_what_the_dead_left() {
     for file in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
         let name = file.file_name();

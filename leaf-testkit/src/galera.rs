@@ -16,7 +16,7 @@ use crate::{MariaDb, free_port, wait_until};
 
 const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
 
-/// What MariaDB runs on both sides of a state transfer.
+/// The script that MariaDB runs on both sides of a state transfer.
 const TRANSFER: &str = r#"#!/bin/sh
 while [ $# -gt 0 ]; do
     case "$1" in

@@ -11,7 +11,7 @@ pub struct HttpClient {
     stream: BufReader<TcpStream>,
 }
 
-/// What the server answered.
+/// An answer of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     /// The status code.
@@ -32,7 +32,7 @@ impl Response {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// The value of a header.
+    /// The value of a header, whose name is given in lower case; `None` if it is missing.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
@@ -51,7 +51,8 @@ impl HttpClient {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// The connection, after all that was asked on it was answered.
+    /// Returns the connection. Call it only after every answer was read: bytes in the buffer are
+    /// lost.
     #[must_use]
     pub fn into_stream(self) -> TcpStream {
         self.stream.into_inner()
@@ -176,7 +177,7 @@ impl HttpClient {
         self.stream.read_exact(&mut body[before..])
     }
 
-    /// Reads an answer that has no body, as that to HEAD.
+    /// Reads the head of an answer: its status and headers. An answer to HEAD has nothing else.
     fn read_head(&mut self) -> io::Result<Response> {
         let bad = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
         let status_line = self.line()?;
@@ -207,7 +208,7 @@ fn copy(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), error.to_string())
 }
 
-/// A frame of HTTP/2 (RFC 9113, section 4.1), for what no client would send.
+/// Encodes a frame of HTTP/2 (RFC 9113, section 4.1), to send what no client would send.
 ///
 /// # Panics
 /// If the payload is larger than a frame can be.

@@ -74,7 +74,7 @@ impl Ledger {
         ids
     }
 
-    /// The least and the greatest id.
+    /// The least and the greatest id; `None` if no id is recorded.
     #[must_use]
     pub fn bounds(&self) -> Option<(i64, i64)> {
         let mut bounds = None;
@@ -87,7 +87,8 @@ impl Ledger {
         bounds
     }
 
-    /// The runs of numbers from 1 up to, not including, `end` that are not recorded.
+    /// The runs of numbers from 1 up to, not including, `end` that are not recorded. All recorded
+    /// ids must be in this range.
     #[must_use]
     pub fn gaps_below(&self, end: i64) -> Vec<std::ops::Range<i64>> {
         let mut ids: Vec<i64> = Vec::with_capacity(self.len());

@@ -20,16 +20,16 @@ use crate::{HttpClient, Ledger};
 /// The address of a server; `None` while it is down.
 pub type Address = Arc<Mutex<Option<SocketAddr>>>;
 
-/// What the clients of a server ask.
+/// How the clients request ids from a server.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The path of an id.
+    /// The path of a request for an id.
     pub path: String,
     /// How many clients.
     pub clients: usize,
     /// How many requests a client sends at once.
     pub pipeline: usize,
-    /// How long it rests in between.
+    /// How long a client pauses after the answers to its `pipeline` requests.
     pub pause: Duration,
     /// Whether the ids of a connection must rise. Scrambled ones do not.
     pub rising: bool,
@@ -49,7 +49,7 @@ impl Plan {
     }
 }
 
-/// What became of the requests so far.
+/// The results of the requests so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
     /// Ids that arrived.
@@ -62,7 +62,7 @@ pub struct Report {
     pub longest_gap: Duration,
 }
 
-/// Clients at work.
+/// The running clients of a server.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
@@ -136,7 +136,7 @@ impl Load {
         }
     }
 
-    /// How many requests were refused since this was last asked.
+    /// How many requests were refused since the last call of this method.
     #[must_use]
     pub fn take_refused(&self) -> u64 {
         self.tally.refused.swap(0, Ordering::SeqCst)

@@ -16,7 +16,7 @@ const PACKAGE: &str = "mariadb-server-core mariadb-client-core";
 /// A small size, because every server's data directory contains the redo log.
 const LOG_SIZE: &str = "--innodb-log-file-size=16M";
 
-/// The user of the tests. It must respect `read_only`, which `ALL` would not.
+/// Creates the user of the tests, without those rights of `ALL` that bypass `read_only`.
 pub(crate) const LEAF_USER: &str = "CREATE USER leaf@'127.0.0.1' IDENTIFIED BY 'leaf'; \
      GRANT ALL ON *.* TO leaf@'127.0.0.1'; \
      REVOKE SUPER, READ_ONLY ADMIN ON *.* FROM leaf@'127.0.0.1'";
@@ -163,7 +163,7 @@ impl MariaDb {
         }
     }
 
-    /// Makes its data.
+    /// Creates the server's data.
     pub(crate) fn install(&self) {
         from_template("mariadb", &self.data(), |data| {
             let install = Command::new(require("mariadb-install-db", PACKAGE))
@@ -179,7 +179,7 @@ impl MariaDb {
         });
     }
 
-    /// Starts it on its data, with more options than its own.
+    /// Starts the server on its data. `more`: options in addition to its own.
     pub(crate) fn launch(&self, more: &[&str]) {
         let options: Vec<String> =
             self.options.iter().cloned().chain(more.iter().map(ToString::to_string)).collect();
@@ -319,7 +319,7 @@ fn run(directory: &Path, port: u16, options: &[String], environment: &[(&str, St
     Process::start(&program.display().to_string(), &args, environment)
 }
 
-/// The server refuses to run as root unless told to.
+/// The option without which the server refuses to run as root; `None` if this process is not root.
 fn as_root() -> Option<String> {
     is_root().then(|| "--user=root".into())
 }

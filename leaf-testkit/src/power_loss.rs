@@ -1,5 +1,5 @@
-//! What a power loss leaves of a data directory: the last synced content under the last synced
-//! names.
+//! Simulates a power loss: of a data directory only the last synced content remains, under the last
+//! synced names.
 //!
 //! After `kill -9` the kernel still has unsynced writes. A library (`power_loss.c`) that is
 //! preloaded into the process remembers what was synced; after the kill, [`PowerLoss::strike`]
@@ -47,7 +47,7 @@ impl PowerLoss {
         self.shadow.path().join("power_loss.so")
     }
 
-    /// What the library reads from the environment of that process.
+    /// The environment variables that the library needs in the watched process.
     #[must_use]
     pub fn env(&self) -> Vec<(&'static str, String)> {
         let text = |path: PathBuf| path.display().to_string();

@@ -26,9 +26,9 @@ pub struct Process {
     child: Child,
     name: String,
     output: Arc<Mutex<Vec<String>>>,
-    /// Another end of its standard error.
+    /// A duplicate of the reading end of the child's standard error.
     errors: OwnedFd,
-    /// Whether what it writes is left in the pipes.
+    /// Whether the child's output is left unread in the pipes.
     unread: Arc<AtomicBool>,
 }
 
@@ -74,8 +74,8 @@ impl Process {
         Self { child, name: program.into(), output, errors: errors_again, unread }
     }
 
-    /// Stops reading the child's output, so that its pipes soon are full, or reads it again. That
-    /// simulates a log collector that hangs for a while.
+    /// If `unread` is set, stops reading the child's output, so that its pipes soon are full;
+    /// otherwise reads it again. That simulates a log collector that hangs for a while.
     pub fn leave_unread(&self, unread: bool) {
         self.unread.store(unread, Ordering::SeqCst);
     }
@@ -158,7 +158,7 @@ impl User {
         command
     }
 
-    /// Makes a directory of this user's own, in one that others may enter.
+    /// Makes a directory that only this user may enter, and lets all users enter its parent.
     pub(crate) fn make_directory(&self, path: &Path) {
         use std::os::unix::fs::PermissionsExt;
 

@@ -13,7 +13,7 @@ use crate::{HttpClient, Process, free_port, require, wait_until};
 /// The package of `prometheus` and `promtool`.
 const PACKAGE: &str = "prometheus";
 
-/// A Prometheus that scrapes every second, and looks at its rules as often.
+/// A Prometheus that scrapes its nodes and evaluates its rules every second.
 #[derive(Debug)]
 pub struct Prometheus {
     address: SocketAddr,

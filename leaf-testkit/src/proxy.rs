@@ -28,7 +28,7 @@ pub enum Fault {
     /// Passes requests on, and this number of replies on each connection; drops the replies after
     /// them.
     SwallowAfter(u32),
-    /// Drops requests, and passes on the replies to those before.
+    /// Drops requests; still passes on the replies to earlier requests.
     SwallowRequests,
 }
 
@@ -78,13 +78,13 @@ impl FaultProxy {
         Self { address, upstream, fault, acceptor, open }
     }
 
-    /// Where to connect instead of the server.
+    /// The proxy's address, to connect to instead of the server.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Sends new connections to another server, as an address that moves in a failover.
+    /// Sends new connections to another server, like an address that moves in a failover.
     ///
     /// # Panics
     /// Never in practice: no holder of the lock panics.
@@ -108,7 +108,7 @@ impl FaultProxy {
         self.set(Fault::None);
     }
 
-    /// Misbehaves like this from now on; [`Fault::None`] restores.
+    /// Applies `fault` to all connections from now on; [`Fault::None`] ends it.
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
     }

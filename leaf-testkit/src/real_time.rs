@@ -18,7 +18,7 @@ pub struct Call {
     pub answered: Duration,
     /// The least id that it got.
     pub least: i64,
-    /// The greatest.
+    /// The greatest id that it got.
     pub greatest: i64,
 }
 

@@ -1,4 +1,4 @@
-//! A client of the Redis protocol that hides nothing.
+//! A client of the Redis protocol that can send any bytes, and returns errors as replies, too.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How long a reply may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A reply.
+/// A reply. The comment of each variant shows how such a reply begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RedisReply {
     /// `+`
@@ -44,7 +44,7 @@ impl RedisClient {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// A command as clients write it.
+    /// Encodes a command as clients send it.
     #[must_use]
     pub fn encode(words: &[&str]) -> Vec<u8> {
         let mut bytes = format!("*{}\r\n", words.len()).into_bytes();

@@ -126,7 +126,7 @@ impl LeafServer {
         Ok(Self { process, ids, redis, grpc, ops })
     }
 
-    /// The bare process, for starts that are meant to fail.
+    /// Starts the binary without waiting until it listens: for starts that are meant to fail.
     #[must_use]
     pub fn process(
         binary: &str,
@@ -229,7 +229,7 @@ impl LeafServer {
         self.process.output()
     }
 
-    /// One request to the ids listener.
+    /// Sends a GET request to the ids listener, and returns the answer.
     ///
     /// # Panics
     /// When there is no answer.
@@ -238,7 +238,7 @@ impl LeafServer {
         HttpClient::once(self.ids, "GET", path)
     }
 
-    /// One id.
+    /// Requests an id, and returns it.
     ///
     /// # Panics
     /// When the answer is not 200 with a number.
@@ -269,7 +269,7 @@ impl LeafServer {
     }
 }
 
-/// Free ports and this data directory.
+/// The arguments that select free ports and this data directory.
 fn arguments(data_dir: &Path) -> Vec<String> {
     let free = ["--http-listen", "--redis-listen", "--ops-listen"];
     let free = free.into_iter().flat_map(|flag| [flag, "127.0.0.1:0"]).chain(["--data-dir"]);

@@ -108,14 +108,14 @@ impl ZooKeeper {
         self.members.iter().map(|member| member.client_port).collect()
     }
 
-    /// How clients are told of the servers at these ports, or of proxies before them.
+    /// The connection string of the servers at these ports, or of proxies in front of them.
     #[must_use]
     pub fn address(ports: &[u16]) -> String {
         let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         hosts.join(",")
     }
 
-    /// A name of a cluster of Leaf nodes that nobody has used.
+    /// An unused name for a cluster of Leaf nodes.
     #[must_use]
     pub fn new_name(&self) -> String {
         format!("leaf-{}", self.names.fetch_add(1, Ordering::SeqCst))
@@ -181,7 +181,7 @@ impl ZooKeeper {
     }
 }
 
-/// What a server says of itself: `standalone`, `leader`, `follower`; nothing while it does not
+/// The mode that a server reports: `standalone`, `leader` or `follower`; `None` while it does not
 /// serve.
 fn mode(port: u16) -> Option<String> {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).ok()?;

@@ -11,7 +11,7 @@ use tonic::{Code, Request};
 
 use super::wire::{Failure, broken};
 
-/// Which ids a request asks for, and with which token.
+/// The source of the ids, and the token, of each request.
 pub(super) struct Asks {
     source: Source,
     token: Option<MetadataValue<Ascii>>,

@@ -22,9 +22,9 @@ use super::{Plan, Progress};
 
 /// How long answers are waited for after the end of a run.
 const LATE: Duration = Duration::from_secs(10);
-/// How soon a run that is interrupted ends.
+/// The interval at which a run without a rate checks whether it was interrupted.
 const NOTICED: Duration = Duration::from_millis(50);
-/// Pause before a connection that broke is made anew.
+/// The pause after a failed attempt to reopen a connection.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The longest time that is recorded, in microseconds: one hour. Times have three significant
 /// digits.
@@ -48,19 +48,19 @@ pub(super) struct Tally {
     pub(super) service: Histogram<u64>,
     /// From when a request was due to its answer, in microseconds.
     pub(super) response: Histogram<u64>,
-    /// How many were answered with an id.
+    /// The number of requests that were answered with an id.
     pub(super) answered: u64,
-    /// How many were answered before the end of the run.
+    /// The number of requests that were answered with an id before the end of the run.
     pub(super) in_time: u64,
-    /// How many were due and were not sent before the end.
+    /// The number of requests that were due but not sent before the end of the run.
     pub(super) unsent: u64,
     /// Whether a server answered at all.
     pub(super) is_reached: bool,
-    /// Requests without an id: what the server answered or why it did not, and how often.
+    /// The number of requests without an id, by what the server answered or why it did not answer.
     pub(super) failures: BTreeMap<String, u64>,
     /// How long the run took.
     pub(super) lasted: Duration,
-    /// Whether Ctrl-C ended it early.
+    /// Whether Ctrl-C ended the run early.
     pub(super) is_interrupted: bool,
 }
 
@@ -152,7 +152,8 @@ async fn open_connections(part: &Part) -> Result<(Vec<Connection>, Option<Failur
     Ok((made, refused))
 }
 
-/// Waits for all connections until `end`, and returns how many have not ended by then.
+/// Waits until all connections have ended, at most until `end`. Returns how many have not ended by
+/// then.
 async fn wait_for(running: &mut JoinSet<()>, end: Instant) -> Result<usize> {
     let all = async {
         while let Some(ended) = running.join_next().await {

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a response time counts from the moment when the request was due, not from when it was
 //! sent. A server that stalls for a second makes all requests of that second late, also those that
-//! no connection was free to send. Where no rate is given, each connection sends its next request
-//! when it has its answer, and both times are the same.
+//! no connection was free to send. Without a rate, each connection sends its next request when it
+//! has its answer: then a request is due when it is sent.
 
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -34,13 +34,15 @@ use crate::cli::{Bench, Output};
 const FAST: Duration = Duration::from_millis(10);
 /// The first rate of `--ramp`, in requests a second.
 const FIRST_RATE: u32 = 1000;
-/// How often `--ramp` halves the distance between a good rate and one that is too high.
+/// The number of times that `--ramp` halves the distance between a good rate and one that is too
+/// high.
 const HALVINGS: u32 = 5;
-/// How long `--ramp` tries each rate, and how long a run without it takes.
+/// How long `--ramp` tries each rate by default; [`RUN`] is the default duration of a run without
+/// it.
 const STEP: Duration = Duration::from_secs(3);
 const RUN: Duration = Duration::from_secs(10);
 
-/// What one run does.
+/// The settings of one run.
 #[derive(Debug, Clone)]
 struct Plan {
     target: Arc<Target>,
@@ -50,7 +52,7 @@ struct Plan {
     duration: Duration,
 }
 
-/// What the threads of a run share with the one that shows its progress.
+/// State that the threads of a run share with the task that shows its progress.
 #[derive(Debug, Default)]
 struct Progress {
     answered: AtomicU64,
@@ -61,7 +63,8 @@ struct Progress {
 /// Sends the load, checks the ids and reports.
 ///
 /// # Errors
-/// The server cannot be reached; an id came twice, after the report was printed.
+/// The server cannot be reached, or gives no id, or an id comes twice: the report is printed before
+/// the error.
 pub(crate) async fn run(bench: &Bench, output: Output) -> Result<Done> {
     let target = Arc::new(Target::new(bench)?);
     let ids = repeats::Checker::start()

@@ -1,8 +1,8 @@
 //! Finds ids that came twice, all of them, in bounded memory.
 //!
 //! Threads collect ids in blocks. One thread sorts each block and appends it to a file that has no
-//! name, as differences; at the end all blocks are merged. So memory is a few blocks and a buffer for
-//! each one in the file, and the file has 1 to 9 bytes for each id.
+//! name, as differences; at the end all blocks are merged. So the memory holds a few blocks, and a
+//! buffer for each block in the file; the file has 1 to 10 bytes for each id.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +31,7 @@ pub(super) struct Checker {
 /// The blocks in the file.
 struct Sorted {
     file: File,
-    /// Where each begins and ends.
+    /// The offsets in `file` at which each block begins and ends.
     blocks: Vec<(u64, u64)>,
 }
 
@@ -40,9 +40,9 @@ struct Sorted {
 pub(super) struct Repeats {
     /// How many ids were compared.
     pub(super) ids: u64,
-    /// How many of them had come before.
+    /// How many of the ids had come before.
     pub(super) repeated: u64,
-    /// Some of those.
+    /// Up to [`EXAMPLES`] of the ids that had come before.
     pub(super) examples: Vec<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Checker {
         Sender { block: Vec::new(), blocks: self.blocks.clone() }
     }
 
-    /// Compares all ids. All senders must be gone.
+    /// Compares all ids. All senders must be dropped before: otherwise this waits for ever.
     ///
     /// # Errors
     /// The file cannot be written or read: the disk is full, say.
@@ -77,14 +77,14 @@ impl Checker {
     }
 }
 
-/// Takes the ids of one thread.
+/// Collects the ids of one thread, and passes them on in blocks.
 pub(super) struct Sender {
     block: Vec<u64>,
     blocks: SyncSender<Vec<u64>>,
 }
 
 impl Sender {
-    /// Puts an id there.
+    /// Adds an id, and passes the block on when it is full.
     pub(super) fn add(&mut self, id: u64) {
         self.block.push(id);
         if self.block.len() == BLOCK {
@@ -139,7 +139,7 @@ fn read_number(from: &mut impl BufRead) -> std::io::Result<Option<u64>> {
     }
 }
 
-/// A part of the file, read from its beginning on.
+/// A reader of the bytes of `file` from `at` to `end`.
 struct Part {
     file: Arc<File>,
     at: u64,

@@ -1,4 +1,4 @@
-//! What a run has found: as a text with a chart, as JSON, and as a page.
+//! The report of a run: as a text with a chart, as JSON, and as an HTML page.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -11,10 +11,11 @@ use super::load::Tally;
 use super::repeats::Repeats;
 use crate::output::printable;
 
-/// How wide the chart's longest bar is.
+/// The length of the chart's longest bar, in characters.
 const WIDTH: f64 = 50.0;
 
-/// What was measured. Times are milliseconds; ids are strings, as everywhere.
+/// The results of a run. Times are milliseconds (except `seconds`); ids are strings, as in all JSON
+/// of `leaf`.
 #[derive(Debug, Serialize)]
 pub(super) struct Measured {
     pub(super) target: String,
@@ -22,7 +23,8 @@ pub(super) struct Measured {
     /// The requested rate per second; `null` if there was none.
     pub(super) rate: Option<u32>,
     pub(super) seconds: f64,
-    /// How many ids came, and how many a second.
+    /// How many requests were answered with an id; `per_second` is the rate of those answered in
+    /// time.
     pub(super) answered: u64,
     pub(super) per_second: f64,
     /// How many requests were due and not sent before the end.
@@ -33,14 +35,15 @@ pub(super) struct Measured {
     pub(super) service_ms: Times,
     /// Requests without an id, grouped by the server's answer or the error.
     pub(super) failures: Vec<Failed>,
-    /// How many ids were compared, how many had come before, and some of them.
+    /// How many ids were compared; `repeated` of them had come before, and `examples` has some of
+    /// these.
     pub(super) compared: u64,
     pub(super) repeated: u64,
     pub(super) examples: Vec<String>,
     /// The rates that `--ramp` tried.
     pub(super) steps: Vec<Step>,
-    /// A histogram of the response times: for each bucket its upper bound in milliseconds, and its share of all
-    /// requests.
+    /// A histogram of the response times: for each bucket its upper bound in milliseconds, and its
+    /// share of all requests.
     pub(super) spread: Vec<(f64, f64)>,
 }
 
@@ -50,7 +53,7 @@ pub(super) struct Failed {
     count: u64,
 }
 
-/// Percentiles.
+/// Percentiles in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Times {
     p50: f64,
@@ -168,8 +171,9 @@ impl Measured {
     }
 }
 
-/// A histogram whose buckets double, without the empty ones at both ends: the upper bound of each in
-/// milliseconds, and its share of all.
+/// Returns a histogram of `times`, with buckets whose upper bounds double, and without the empty
+/// buckets at both ends. Each bucket is its upper bound in milliseconds, and its share of all
+/// times.
 fn spread(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     if times.is_empty() {
         return Vec::new();

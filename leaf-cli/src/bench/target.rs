@@ -19,7 +19,7 @@ use super::wire::{Failure, Protocol, Wire, broken};
 use crate::cli::Bench;
 use crate::remote::{self, encoded};
 
-/// How long a connection may take.
+/// Time limit for opening a connection, and for the answer of Redis in [`redis_number`].
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// The parts of a server's URL.
@@ -98,7 +98,7 @@ pub(crate) async fn redis_number(url: &str, key: &str, token_file: Option<&Path>
 
 /// A server, and how it is asked for an id.
 pub(super) struct Target {
-    /// For the report.
+    /// The name of the target in the report, like `ids of orders from http://127.0.0.1:8080`.
     pub(super) shown: String,
     host: String,
     port: u16,
@@ -109,7 +109,7 @@ pub(super) struct Target {
 }
 
 enum Asks {
-    /// By sending `request`; a new connection sends `greeting` first.
+    /// Sends `request` for each id; a new connection sends `greeting` first.
     Bytes { protocol: Protocol, request: Arc<[u8]>, greeting: Option<Vec<u8>> },
     #[cfg(feature = "grpc")]
     Grpc(super::grpc::Asks),
@@ -129,7 +129,7 @@ impl Target {
         if token.is_empty() { text.to_owned() } else { text.replace(token, "***") }
     }
 
-    /// Reads the command line.
+    /// Creates the target from the command line.
     ///
     /// # Errors
     /// [`ConfigError`], which repeats no password.
@@ -257,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Whether the server closes the connection after its last answer.
+    /// Whether the last answer announced that the server closes the connection.
     pub(super) fn is_over(&self) -> bool {
         match self {
             Self::Plain(wire) => wire.is_over,

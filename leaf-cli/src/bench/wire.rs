@@ -1,22 +1,22 @@
 //! The bytes of a request for one id, and of its answer: HTTP/1.1 and Redis.
 //!
-//! They are handled without a client library: that would use more CPU than the server, and so would
-//! be what is measured.
+//! No client library is used: it would use more CPU than the server, so that its speed would be
+//! measured instead.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// The longest answer that is read.
+/// The longest answer that is read, in bytes.
 const LONGEST: usize = 64 * 1024;
 
 /// Why a request has no id.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// What the server answered instead.
+    /// The server answered with this text instead of an id.
     Refused(String),
-    /// The connection is of no use any more.
+    /// The connection cannot be used any more, for this reason.
     Broken(String),
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Wire<S> {
     protocol: Protocol,
     request: Arc<[u8]>,
     answer: Vec<u8>,
-    /// Whether the server closes the connection after its last answer.
+    /// Whether the last answer announced that the server closes the connection.
     pub(super) is_over: bool,
 }
 
@@ -177,7 +177,7 @@ fn read_redis(bytes: &[u8]) -> Result<Option<Answer>, &'static str> {
 mod tests {
     use super::*;
 
-    /// Each answer, read after each byte: it is there with its last byte and not before.
+    /// Reads each answer byte by byte: it must be complete with its last byte, and not before.
     #[test]
     fn answers_are_read_when_they_are_whole() {
         type Read = fn(&[u8]) -> Result<Option<Answer>, &'static str>;

@@ -38,7 +38,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Where the stores are.
+/// The options that name the stores and the registry.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Stores and registry")]
 pub(crate) struct Place {
@@ -46,8 +46,8 @@ pub(crate) struct Place {
     /// else the files in the working directory, else the files in /etc/leaf
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Vec<PathBuf>,
-    /// Use this store instead of the configured ones, like mysql://user:password@host:3306/database; only `doctor`
-    /// takes several
+    /// Use this store instead of the configured ones, like
+    /// mysql://user:password@host:3306/database; only `doctor` takes several
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Vec<String>,
     /// The server's data directory; relative paths of SQLite files begin there
@@ -61,7 +61,7 @@ impl Place {
         !self.store.is_empty() || !self.config.is_empty() || self.data_dir.is_some()
     }
 
-    /// One place for each store that is named.
+    /// Returns one place for each store that `--store` names; without `--store`, a copy of `self`.
     pub(crate) fn each(&self) -> Vec<Self> {
         let of = |store: &String| Self { store: vec![store.clone()], ..self.clone() };
         match self.store.as_slice() {
@@ -94,8 +94,9 @@ pub(crate) enum Command {
     /// The worker ids of the snowflake registry: list, release, retire and repair them; run a
     /// command with one.
     Worker {
-        /// The worker ids of this program's instances, instead of the servers'. Only in ZooKeeper, and in etcd if its
-        /// URL names no cluster: elsewhere all programs that use the database share its worker ids
+        /// Use the worker ids of the program NAME instead of the servers'. Only in ZooKeeper, and
+        /// in etcd if its URL names no cluster: elsewhere all programs that use the database share
+        /// its worker ids
         #[arg(long, global = true, value_name = "NAME")]
         namespace: Option<String>,
         #[command(flatten)]
@@ -103,7 +104,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Worker,
     },
-    /// Make tokens, by which servers know their callers and what these may do.
+    /// Make tokens, by which servers identify callers and their roles.
     Token {
         #[command(subcommand)]
         command: Token,
@@ -126,7 +127,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         of: Ruled,
     },
-    /// Limit a tag or a caller to a number of ids per second on each server. All servers follow within 5 s.
+    /// Limit a tag or a caller to a number of ids per second on each server. All servers follow
+    /// within 5 s.
     Limit {
         #[command(flatten)]
         dry: DryRun,
@@ -208,7 +210,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Context,
     },
-    /// Print the completions of a shell, like `leaf completions bash > /etc/bash_completion.d/leaf`.
+    /// Print the completions of a shell, like `leaf completions bash >
+    /// /etc/bash_completion.d/leaf`.
     Completions { shell: Shell },
     /// Write the manual pages into a directory: leaf.1, and a page for each command.
     Man {
@@ -278,7 +281,7 @@ pub(crate) enum Import {
     },
 }
 
-/// How tags are imported.
+/// The options that all imports share.
 #[derive(Debug, Args)]
 pub(crate) struct HowImported {
     /// How many ids to skip: for ids that are handed out before this is applied, and for ids above
@@ -324,8 +327,8 @@ impl Command {
         )
     }
 
-    /// For a command whose servers a context or the configuration may name: the option that names
-    /// servers, and whether the command asks them for ids. Else `None`.
+    /// For a command whose servers a context or the configuration may fill in: its options that
+    /// name servers, and whether it requests ids from them. `None` for all other commands.
     pub(crate) fn servers(&mut self) -> Option<(&mut Servers, bool)> {
         match self {
             Self::Next { servers, .. } => Some((servers, true)),
@@ -335,7 +338,8 @@ impl Command {
         }
     }
 
-    /// Whether the command changes stores and cannot run through a server.
+    /// Whether the command changes stores, or lists rules of traffic, and cannot run through a
+    /// server.
     pub(crate) const fn changes_stores(&self) -> bool {
         matches!(
             self,
@@ -359,7 +363,7 @@ impl Command {
     }
 }
 
-/// What a rule of traffic is about.
+/// The subject of a rule of traffic: a tag or a caller.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ruled {
     /// A tag.
@@ -374,7 +378,7 @@ pub(crate) enum Ruled {
     },
 }
 
-/// What a rate is about.
+/// The subject of a limit, with its rate.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Rated {
     /// A tag.
@@ -410,8 +414,8 @@ pub(crate) enum Token {
 /// A command that runs with a worker id.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The name of the holder, as the list shows it. Required where the registry binds worker ids to names for good:
-    /// then a name that never changes. Default: made of the host and the process
+    /// The name of the holder, as the list shows it. Required where the registry binds worker ids
+    /// to names for good: then a name that never changes. Default: made of the host and the process
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// When the lease cannot be extended, the command gets SIGTERM, and SIGKILL after this time
@@ -432,7 +436,7 @@ pub(crate) enum Worker {
     /// for snowflake.offline_for, the command gets SIGTERM, and SIGKILL in time. Signals are passed
     /// on to it.
     Run(Run),
-    /// Becomes a command; for `run`.
+    /// Replaces this process by a command; used by `run`.
     #[command(hide = true)]
     Exec {
         #[arg(long)]
@@ -440,7 +444,7 @@ pub(crate) enum Worker {
         #[arg(required = true, last = true)]
         command: Vec<OsString>,
     },
-    /// Ends a command whose `run` cannot; for `run`.
+    /// Runs the command guard; used by `run`.
     #[command(hide = true)]
     Guard,
     #[command(flatten)]

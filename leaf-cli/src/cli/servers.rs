@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 
 use super::Span;
 
-/// A load and what it is sent to.
+/// The arguments of `leaf bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Bench {
     /// The server: http://HOST:8080 or https://HOST:8080, also with the path prefix of a proxy;
@@ -36,7 +36,7 @@ pub(crate) struct Bench {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// Which ids.
+/// The arguments that choose between the ids of a tag and snowflake ids.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("source").required(true))]
 pub(crate) struct Source {
@@ -48,7 +48,7 @@ pub(crate) struct Source {
     pub(crate) snowflake: bool,
 }
 
-/// Which servers are asked, and with which token.
+/// The options that name the servers to ask, and the token for them.
 #[derive(Debug, Args)]
 pub(crate) struct Servers {
     /// A server, like `https://id-1.internal`; may be given several times. Default port: 8080 for
@@ -84,7 +84,7 @@ impl Through {
     }
 }
 
-/// Whether anything is changed.
+/// The option `--dry-run`: nothing is changed.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct DryRun {
     /// Check everything and show what would change, but change nothing
@@ -101,7 +101,7 @@ impl DryRun {
     }
 }
 
-/// Which ids are taken.
+/// The ids to take: their source, number and form.
 #[derive(Debug, Args)]
 pub(crate) struct NextIds {
     #[command(flatten)]

@@ -108,7 +108,7 @@ pub(crate) enum Tag {
     },
 }
 
-/// What is to be changed of a tag.
+/// The arguments of `leaf tag set`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("settings").required(true).multiple(true))]
 pub(crate) struct Set {
@@ -138,7 +138,7 @@ pub(crate) struct Set {
     pub(crate) dry: DryRun,
 }
 
-/// What a new tag is to be like.
+/// The arguments of `leaf tag create`.
 #[derive(Debug, Args)]
 pub(crate) struct Create {
     pub(crate) tag: String,
@@ -156,8 +156,8 @@ pub(crate) struct Create {
     /// for the first of two stores
     #[arg(long, value_name = "SHAPE", default_value_t)]
     pub(crate) shape: ShapeName,
-    /// The slice of all ids that this data centre has: its number, counted from 0, and the number of
-    /// slices, like 2/8
+    /// The slice of all ids that this data centre has: its number, counted from 0, and the number
+    /// of slices, like 2/8
     #[arg(long, value_name = "INDEX/COUNT")]
     pub(crate) slice: Option<String>,
     /// How many bits the ids of all slices have: 63, or 53, so that JavaScript's numbers hold them

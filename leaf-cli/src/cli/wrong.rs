@@ -86,7 +86,8 @@ fn usage(error: &clap::Error) -> Option<String> {
     Some(usage[from..].split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The command whose arguments are wrong, as its usage begins.
+/// The command whose arguments are wrong, from the beginning of its usage line, like `leaf tag
+/// list`.
 fn command(error: &clap::Error) -> String {
     let usage = usage(error).unwrap_or_default();
     let words = usage.split_whitespace().skip_while(|word| *word != "leaf");

@@ -1,5 +1,5 @@
-//! The checks of `leaf doctor` on the clock: whether the nodes agree with this host, and whether NTP keeps its clock
-//! right.
+//! The checks of `leaf doctor` on the clock: whether the nodes agree with this host, and whether
+//! NTP keeps its clock right.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `leaf doctor`: what could cost ids or their uniqueness.
+//! `leaf doctor`: finds what could lose ids or make an id come twice.
 //!
 //! It looks for what no single request can notice: two stores that issue the same ids, records that
 //! no server can use, and databases whose settings lose commits. It changes nothing.
@@ -113,7 +113,7 @@ async fn stray(record: &TagRecord, owner: &Store) -> String {
 }
 
 /// Describes a tag whose record is below the mark of this host's node: a backup was restored, or
-/// somebody edited the record.
+/// somebody edited the record. Else `None`.
 ///
 /// The mark is read before the record, since an allocation raises the record first. Ids that are
 /// given back lower both, so a tag that seems wrong is checked again here.
@@ -136,7 +136,8 @@ async fn went_back(stores: &Stores, store: &Store, record: &TagRecord) -> Option
     })
 }
 
-/// What is wrong about a tag in this store: it belongs to another one, is sealed, or went back.
+/// Describes what is wrong with a tag in this store: it belongs to another store, is sealed, or
+/// went back. Else `None`.
 async fn misplaced(
     stores: &Stores,
     store: &Store,
@@ -163,7 +164,7 @@ async fn misplaced(
     }
 }
 
-/// Reports why no server can use a record, or cannot use it yet. `keys` are the keys of this host,
+/// Reports every reason why servers cannot use a record now. `keys` are the keys of this host,
 /// if it has a file of keys.
 fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(String)) {
     let tag = record.tag.as_str();

@@ -1,5 +1,5 @@
-//! What `leaf doctor` finds in the registry: records that nobody can use, times that a wrong clock has claimed, worker
-//! ids that run out, and rights that a node will need.
+//! What `leaf doctor` finds in the registry: records that nobody can use, times that a wrong clock
+//! has claimed, worker ids that run out, and rights that nodes lack.
 
 use std::time::Duration;
 

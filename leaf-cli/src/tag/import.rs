@@ -23,7 +23,7 @@ struct Imported {
     /// A string, see [`Output::Json`].
     first: String,
     store: String,
-    /// The store that grants no ids of it any more.
+    /// The store that grants no ids of the tag any more.
     sealed_in: String,
 }
 

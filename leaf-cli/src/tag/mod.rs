@@ -138,7 +138,8 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
     }
 }
 
-/// What is asked before a raise that loses ids, before a tag is reopened, and before a deletion.
+/// The question before an advance that loses ids; [`REOPEN`] and [`DELETE`]: before a reopening and
+/// a deletion.
 pub(crate) const ADVANCE: &str = "Advance it that far?";
 pub(crate) const REOPEN: &str = "Reopen it?";
 pub(crate) const DELETE: &str = "Delete it?";
@@ -291,7 +292,7 @@ pub(crate) fn part(
     output::rows(tags, output)
 }
 
-/// Changes what a running server picks up at its next refresh: the step and the settings.
+/// Changes the step and the settings of a tag.
 async fn set_tag(stores: &Stores, set: Set, output: Output) -> Result<Done> {
     let (store, dry) = (stores.shards.of(&set.tag), set.dry);
     let (tag, change) = change(set);

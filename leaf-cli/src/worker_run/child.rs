@@ -34,7 +34,7 @@ const NOT_STARTED: u8 = 126;
 /// This program, also after its file was replaced by another version.
 pub(super) const MYSELF: &str = "/proc/self/exe";
 
-/// The command.
+/// The command that `leaf worker run` started.
 pub(super) struct Child {
     pid: Pid,
     /// Whether it has a process group of its own.
@@ -161,7 +161,7 @@ pub(super) fn kill((pid, group): (Pid, bool)) {
 /// Becomes the command, which the kernel kills when the process `parent` ends.
 ///
 /// # Errors
-/// Why the command cannot be started; the exit code is the shell's for it.
+/// The command cannot be started; the exit code is the one that shells return then.
 pub(crate) fn exec(parent: i32, command: &[OsString]) -> Result<crate::Done> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("tie the command to leaf")?;
     if getppid().map(Pid::as_raw_pid) != Some(parent) {
@@ -176,7 +176,8 @@ pub(crate) fn exec(parent: i32, command: &[OsString]) -> Result<crate::Done> {
     Err(crate::exit::with(code, error))
 }
 
-/// The signals that this process was started to ignore, a bit for each.
+/// The signals that this process ignores, such as HUP under `nohup`: bit `n - 1` stands for signal
+/// `n`.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -211,7 +212,8 @@ impl Signals {
         Ok(Self { child: of(Signal::CHILD.as_raw())?, others: others.collect::<Result<_>>()? })
     }
 
-    /// Waits for a signal that is for the command; `None`: one of this process's children has ended.
+    /// Waits for a signal that is for the command; `None`: one of this process's children has
+    /// ended.
     pub(super) async fn next(&mut self) -> Option<Signal> {
         poll_fn(|context| {
             for (signal, stream) in &mut self.others {

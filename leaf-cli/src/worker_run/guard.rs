@@ -1,5 +1,5 @@
-//! The command guard: a process that ends the command where `leaf worker run` cannot, because it is frozen or
-//! was killed.
+//! The command guard: a process that ends the command where `leaf worker run` cannot, because it is
+//! frozen or was killed.
 //!
 //! It reads lines `PID IS_GROUP MILLIS` from its standard input: what to kill, and at what time
 //! (Unix time in ms). It kills at that time, or when its input ends. `leaf worker run` kills the
@@ -26,12 +26,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How much later than `leaf worker run` the guard kills.
 const LATER: Duration = Duration::from_millis(150);
 
-/// What the guard is to kill: a process id, whether to kill the process group of that id, and the
-/// time from which on.
+/// An order to the guard: the process id to kill, whether to kill the whole process group of that
+/// id, and the time at which to kill.
 type Order = (Pid, bool, UnixMillis);
 
-/// The guard's side in `leaf worker run`. A guard process that cannot be started, was killed, or
-/// does not read its input is replaced at the next order.
+/// Controls the guard process from `leaf worker run`. A process that cannot be started, was killed,
+/// or does not read its input is replaced at the next order.
 #[derive(Default)]
 pub(super) struct Guard(Option<Running>);
 
@@ -101,8 +101,8 @@ impl Guard {
     }
 }
 
-/// Does the guard's work, until its input ends. It needs no thread and no runtime: the machine may have
-/// none left.
+/// Does the guard's work, until its input ends. It needs no thread and no runtime: the machine may
+/// have none left.
 ///
 /// # Errors
 /// Its standard input cannot be waited for.
@@ -141,7 +141,7 @@ pub(crate) fn guard() -> Result<crate::Done> {
     Ok(String::new().into())
 }
 
-/// Reads an order.
+/// Parses an order; `None` if the line is not one.
 fn read(line: &str) -> Option<Order> {
     let mut words = line.split(' ');
     let pid = words.next()?.parse().ok().and_then(Pid::from_raw)?;

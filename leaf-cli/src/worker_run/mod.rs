@@ -1,10 +1,10 @@
 //! `leaf worker run`: a program that makes ids itself gets a worker id that nobody else has.
 //!
 //! Invariant: while the command runs, the clock is below the registry's ceiling of its worker id,
-//! so that nobody else can be given it. Three watch over it: this process ends the command before
-//! the ceiling; the guard, a process of its own, does so where this one is frozen or killed; and the
-//! kernel kills the command when this process ends. The next holder's floor is above the last moment
-//! at which the command ran.
+//! so that nobody else can claim it. Three mechanisms ensure this: this process ends the command
+//! before the ceiling; the guard, a separate process, ends it if this process is frozen or killed;
+//! and the kernel kills the command when this process ends. The next holder's floor is above the
+//! last moment at which the command ran.
 
 mod child;
 mod guard;
@@ -34,8 +34,8 @@ use crate::cli::Run;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Pause between two attempts to claim.
 const CLAIM_AGAIN: Duration = Duration::from_secs(1);
-/// The least and the greatest margin; between them it is a tenth of the lease. A command that still
-/// runs is killed this long before the ceiling, since the machine may be busy.
+/// The bounds of the margin, which is a tenth of the lease: a command that still runs is killed
+/// this long before the ceiling, since the machine may be busy.
 const MARGIN: (Duration, Duration) = (Duration::from_millis(300), Duration::from_secs(5));
 
 /// The exit code of a command that was killed.
@@ -53,7 +53,7 @@ struct Rules {
 /// Claims a worker id, runs the command with it, and gives it back.
 ///
 /// # Errors
-/// [`ConfigError`]; what the registry refuses; the lease was lost and the command ended for it.
+/// [`ConfigError`]; the registry refuses the claim; the lease was lost, so the command was ended.
 pub(crate) async fn run(config: &Config, run: Run) -> Result<Done> {
     // Nobody who does not read what is written here may stop it.
     crate::stderr::detach().context("start a thread")?;
@@ -125,7 +125,7 @@ struct Claimed {
     term: u64,
 }
 
-/// What the generator holds.
+/// The worker id and the term of the generator's lease; `None` if it holds none.
 fn held(view: &SnowflakeView) -> Option<Claimed> {
     view.worker.map(|worker| Claimed { worker, term: view.term })
 }

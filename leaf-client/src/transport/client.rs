@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::Connector;
 
-/// How much longer than the client a server works on a request.
+/// How much longer a server may work on a request than the client waits for it.
 const LATER: Duration = Duration::from_millis(100);
 
 /// Connections to one server.

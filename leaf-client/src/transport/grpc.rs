@@ -25,8 +25,8 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 
 pub(super) struct Grpc {
     connecting: Arc<Connecting>,
-    /// By server. Many requests share one connection. A request without an answer may be the only
-    /// sign that it is broken.
+    /// The connections to each server. Many requests share one connection; a request without an
+    /// answer may be the only sign that it is broken.
     connections: Mutex<HashMap<(Place, SocketAddr), Connections>>,
     authorization: Option<HeaderValue>,
 }

@@ -1,4 +1,4 @@
-//! Ids of one worker, by position.
+//! Composes the ids of one worker from positions.
 
 use super::{Field, Layout};
 use crate::{Id, WorkerId};

@@ -26,7 +26,7 @@ pub enum Field {
     Sequence,
 }
 
-/// How long a tick of the timestamp is.
+/// The length of a tick of the timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// 1 ms: Leaf and Twitter.
@@ -72,14 +72,14 @@ pub struct Layout {
     epoch: UnixMillis,
 }
 
-/// What [`Layout::decode`] reads out of an id.
+/// The parts of an id, as [`Layout::decode`] returns them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     /// The start of the tick in which the id was issued.
     pub timestamp: UnixMillis,
-    /// The worker that issued it.
+    /// The worker that issued the id.
     pub worker: WorkerId,
-    /// Its number within the tick.
+    /// The sequence: the number of the id within its tick.
     pub sequence: u64,
 }
 
@@ -323,7 +323,7 @@ impl fmt::Debug for Layout {
     }
 }
 
-/// Why fields make no layout.
+/// The reason why fields or a text cannot be made a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// Timestamp, worker and sequence must each stand once.
@@ -334,9 +334,9 @@ pub enum LayoutError {
     FieldWidth {
         /// The field.
         field: Field,
-        /// Its width.
+        /// The number of bits of the field.
         bits: u32,
-        /// The most that it may have.
+        /// The greatest number of bits that the field may have.
         most: u32,
     },
     /// More than 63 bits in all.

@@ -12,20 +12,21 @@ impl Layout {
         1_288_834_974_657,
     );
 
-    /// Twitter's: the bits and the epoch of Leaf's, with the worker field split into 5 bits of
-    /// datacenter and 5 bits of worker.
+    /// Twitter's layout: the bits and the epoch of [`Self::LEAF`], with the worker field split into
+    /// 5 bits of datacenter and 5 bits of worker.
     pub const TWITTER: Self = Self { datacenter_bits: 5, ..Self::LEAF };
 
-    /// Sonyflake's: 39 bits of 10 ms, 8 of sequence, 16 of machine, counted from 2014-09-01. Good
-    /// until 2188.
+    /// Sonyflake's layout: 39 bits of 10 ms, 8 of sequence, 16 of machine, counted from 2014-09-01.
+    /// Good until 2188.
     pub const SONYFLAKE: Self = Self::preset(
         [(Field::Timestamp, 39), (Field::Sequence, 8), (Field::Worker, 16)],
         Unit::Centisecond,
         1_409_529_600_000,
     );
 
-    /// Baidu uid-generator's: 28 bits of seconds, 22 of worker, 13 of sequence, counted from
-    /// 2016-05-19T16:00:00Z. With this epoch its timestamps ended on 2024-11-20: set a later epoch.
+    /// The layout of Baidu's uid-generator: 28 bits of seconds, 22 of worker, 13 of sequence,
+    /// counted from 2016-05-19T16:00:00Z. With this epoch its timestamps ended on 2024-11-20: set a
+    /// later epoch.
     pub const UID_GENERATOR: Self = Self::preset(
         [(Field::Timestamp, 28), (Field::Worker, 22), (Field::Sequence, 13)],
         Unit::Second,

@@ -97,7 +97,8 @@ fn has_worker(fields: &[(Field, u32)]) -> bool {
     fields.iter().any(|(field, _)| *field == Field::Worker)
 }
 
-/// The field and width of `w10`; no field for the datacenter.
+/// Parses a part like `w10` into its field and width. The field is `None` for the datacenter
+/// (`d5`). Returns `None` if the text is no part.
 fn read_part(part: &str) -> Option<(Option<Field>, u32)> {
     let mut chars = part.chars();
     let field = match chars.next()? {

@@ -101,9 +101,9 @@ impl Sequencer {
     /// the first [`Self::raise`].
     ///
     /// `now` is the clock's current time. A floor ahead of it makes ids run ahead of the clock, by
-    /// as many whole ticks, until the clock has caught up. The number of ticks is rounded down:
-    /// rounded up, two sequencers that start one after the other within one tick would share the
-    /// next tick.
+    /// as many whole ticks, until the clock has caught up. The number of ticks is rounded down. If
+    /// it were rounded up, two sequencers that start one after the other within one tick would
+    /// share the next tick.
     ///
     /// `sequence_start` spreads ids: a tick that begins without a carry starts its sequence below
     /// this, so that `id % n` does not favour one shard. At most 1/16 of the sequence is used for
@@ -152,7 +152,7 @@ impl Sequencer {
         Ok(IdRun::new(self.composer, position, end))
     }
 
-    /// Takes the half-open range of positions that is returned.
+    /// Reserves 1 to `most` positions, and returns them as a half-open range.
     #[inline]
     fn reserve(&self, now: u64, most: u64) -> Result<(u64, u64), Refusal> {
         let mut word = self.word.load(Ordering::Acquire);
@@ -293,8 +293,8 @@ impl Sequencer {
         self.word.fetch_max(position, Ordering::AcqRel);
     }
 
-    /// The position after the last one that was given out: `tick << sequence bits | sequence`. `None`
-    /// after [`Self::close`].
+    /// The position after the last one that was given out: `tick << sequence bits | sequence`.
+    /// `None` after [`Self::close`].
     ///
     /// ```
     /// use leaf_core::sequencer::Sequencer;
@@ -318,8 +318,9 @@ impl Sequencer {
         self.after(self.word.load(Ordering::Acquire))
     }
 
-    /// Gives out nothing any more. Returns the first instant above every id given out, the lowest
-    /// floor for the next holder of the worker id. `None` if the sequencer was closed before.
+    /// Closes the sequencer for good. Returns the first instant above every id given out, the
+    /// lowest floor for the next holder of the worker id. `None` if the sequencer was closed
+    /// before.
     pub fn close(&self) -> Option<UnixMillis> {
         let word = self.word.swap(CLOSED, Ordering::AcqRel);
         (word != CLOSED).then(|| self.after(word))

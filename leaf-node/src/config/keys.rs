@@ -1,5 +1,5 @@
-//! Which keys exist. The list is what the default configuration serializes to, so that it cannot
-//! differ from the structs.
+//! The keys that exist. The list is made by serializing a configuration, so that it cannot differ
+//! from the structs.
 
 use serde_json::Value;
 

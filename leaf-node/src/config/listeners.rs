@@ -12,8 +12,8 @@ use super::{ConfigError, values};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Http {
-    /// Its address. Default 127.0.0.1:8080; with a `leaf.properties` 0.0.0.0:8080, as in the Java
-    /// program.
+    /// The address to listen on. Default 127.0.0.1:8080; with a `leaf.properties` 0.0.0.0:8080, as
+    /// in the Java program.
     #[serde(deserialize_with = "values::address")]
     pub listen: SocketAddr,
     /// How many threads answer requests for ids; 0 to 1024. 0, the default, is one per processor.
@@ -34,7 +34,7 @@ pub struct Http {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Redis {
-    /// Its address; `off` for none. Default [`Self::LISTEN`].
+    /// The address to listen on; `off` for none. Default [`Self::LISTEN`].
     #[serde(with = "values::address_or_off")]
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
@@ -52,7 +52,7 @@ pub struct Redis {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Grpc {
-    /// Its address; `off`, the default, for none.
+    /// The address to listen on; `off`, the default, for none.
     #[serde(with = "values::address_or_off")]
     pub listen: Option<SocketAddr>,
     /// The most connections at a time.
@@ -65,8 +65,9 @@ pub struct Grpc {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ops {
-    /// Its address. Default 127.0.0.1:8081. The ops listener is never on the listener for ids, so
-    /// that clients that fetch ids cannot reach what changes tags.
+    /// The address to listen on. Default 127.0.0.1:8081. The ops listener never shares the address
+    /// of the listener for ids, so that clients that fetch ids cannot reach the requests that
+    /// change tags.
     #[serde(deserialize_with = "values::address")]
     pub listen: SocketAddr,
     /// The token that a caller must show to administer, as `Authorization: Bearer TOKEN`. Needed
@@ -119,7 +120,7 @@ pub struct Tls {
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is logged, and how.
+/// The settings of the log.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Log {
@@ -129,7 +130,7 @@ pub struct Log {
     pub format: LogFormat,
 }
 
-/// How a line of the log is written.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {

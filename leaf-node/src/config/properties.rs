@@ -137,8 +137,8 @@ fn ignored(named: &[&str], nameless: usize) -> Option<String> {
     }
 }
 
-/// A warning where `leaf.properties` should set `leaf.name` and no source gives a name: snowflake mode is on, so that
-/// this node works in `/snowflake/null`, as a Java Leaf does.
+/// Returns a warning if snowflake mode is on and no source sets the name: this node then works in
+/// `/snowflake/null`, as a Java Leaf does.
 pub(super) fn warning(config: &Config, origins: &BTreeMap<String, String>) -> Option<String> {
     let nameless = config.snowflake.enabled && origins.get("name")? == DEFAULT_ORIGIN;
     nameless.then(|| {
@@ -188,7 +188,8 @@ impl Java<'_> {
         self.found.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// An error about a key of this file. Never with its value: it may be a password.
+    /// Returns an error about a key of this file, without the value of the key, which may be a
+    /// password.
     fn refuse<T>(&self, key: &str, why: &str) -> Result<T, ConfigError> {
         Err(ConfigError::new(format!("{}: {key}: {why}", self.path.display())))
     }
@@ -229,7 +230,7 @@ impl Java<'_> {
         Ok(settings.into())
     }
 
-    /// The keys of snowflake mode.
+    /// Translates the keys of snowflake mode.
     ///
     /// If the community fork left a cache file on this machine, it bounds the first id: it holds
     /// the time when the fork last issued ids. The cache file of the original holds no time.
@@ -369,8 +370,9 @@ impl Tls {
         true
     }
 
-    /// The `ssl-mode` of our URLs that means the same. `sslMode` outranks the older parameters;
-    /// among these `useSSL=false` outranks those that ask for more.
+    /// The `ssl-mode` of a store URL that is equivalent to the parameters; `None` if they set none.
+    /// `sslMode` outranks the older parameters; among these `useSSL=false` outranks those that ask
+    /// for more.
     fn mode(&self) -> Option<&str> {
         match (&self.mode, self.wanted) {
             (Some(mode), _) => Some(mode),

@@ -48,9 +48,9 @@ pub struct Segment {
     /// Whether tags jump ahead when another database server answers than before, because a promoted
     /// replica may lack the latest allocations; default true.
     pub failover_guard: bool,
-    /// How many ids a tag jumps at least; must exceed what a lost replication can have held.
-    /// Default 10,000,000, not less than `max_step`. Tags in strict order with few numbers jump by
-    /// less.
+    /// The least number of ids by which a tag jumps; must exceed the number of its granted ids that
+    /// a failover can lose. Default 10,000,000, not less than `max_step`. Tags in strict order with
+    /// few numbers jump by less.
     pub failover_margin: u32,
     /// A file with the secret keys of scrambled ids, which only its owner may read. If a key is
     /// lost, its ids cannot be decoded and its tags cannot be served.
@@ -101,8 +101,8 @@ impl Default for Segment {
 }
 
 impl Segment {
-    /// The keys of this section whose changes need no restart. Of `segment.keys_file` a change of
-    /// its contents, too.
+    /// The keys of this section whose changes need no restart. For `segment.keys_file` this
+    /// includes a change of the file's contents.
     pub const LIVE: &[&str] = &["segment.keys_file", "segment.refresh"];
 
     /// All stores, each with the patterns of its tags.
@@ -115,7 +115,7 @@ impl Segment {
         })
     }
 
-    /// What the stores are opened with.
+    /// The options with which the stores are opened.
     #[must_use]
     pub fn store_options(&self) -> StoreOptions {
         let margin = self.failover_guard.then_some(i64::from(self.failover_margin));

@@ -19,7 +19,7 @@ use super::{ConfigError, values};
 pub struct Snowflake {
     /// Whether it is on; default true.
     pub enabled: bool,
-    /// Where worker ids come from; default `local`: for a single node, or for nodes whose worker
+    /// The registry of worker ids; default `local`: for a single node, or for nodes whose worker
     /// ids the operator assigns. See [`Config::registry`](super::Config::registry).
     #[serde(with = "values::text")]
     pub registry: RegistryUrl,
@@ -40,19 +40,19 @@ pub struct Snowflake {
     pub host_name: Option<String>,
     /// For the registry `ordinal`: added to the number in the host name; default 0.
     pub ordinal_offset: u32,
-    /// By which rule this clock is compared with those of the other nodes: `majority`, `mean` or
-    /// `off`.
+    /// The rule by which this node's clock is compared with the other nodes' clocks: `majority`,
+    /// `mean` or `off`.
     #[serde(with = "values::text")]
     pub clock_check: ClockCheck,
-    /// By how much another node's clock may differ from this one, 1 ms to 1 h; default 5 s. If too
-    /// many differ by more, the node claims no worker id, so that a wrong clock cannot push ids
-    /// ahead.
+    /// By how much another node's clock may differ from this node's clock, 1 ms to 1 h; default
+    /// 5 s. If too many clocks differ by more, the node claims no worker id, so that a wrong clock
+    /// cannot push ids ahead.
     pub max_offset: Span,
     /// How often this node reports to the registry, 100 ms to 60 s; default 3 s.
     pub report_interval: Span,
-    /// The longest that a claim waits until the time of a former holder has passed, 0 to 1 h;
-    /// default 15 s. If it would have to wait longer, it fails; the error has the time from which
-    /// it would succeed.
+    /// The longest time that a claim waits until the time of a former holder has passed, 0 to 1 h;
+    /// default 15 s. A claim that would have to wait longer fails; the error has the time from
+    /// which a claim would succeed.
     pub startup_wait: Span,
     /// The worker id with the registry `local`; if `datacenter_id` is set, the number in that
     /// datacenter.
@@ -70,8 +70,9 @@ pub struct Snowflake {
     /// equal.
     #[serde(with = "values::text")]
     pub layout: Layout,
-    /// What timestamps count from, Unix ms (Java: twepoch). Default: the layout's own. A later
-    /// epoch makes smaller ids: never change it under a running system.
+    /// The epoch: the instant from which timestamps count, in Unix ms (Java: twepoch). Default: the
+    /// epoch of the layout. A later epoch makes smaller ids: never change it under a running
+    /// system.
     pub epoch: Option<u64>,
     /// How far the clock may fall back before ids stop; default 1 s. While it is back by less, ids
     /// go on from the last timestamp.
@@ -83,19 +84,20 @@ pub struct Snowflake {
     /// How long ids flow while the registry does not answer; default 10 min. If a node vanishes,
     /// others wait for this long plus [`Self::recycle_after`] before they take its worker id.
     pub offline_for: Span,
-    /// A quiet tick starts its sequence at a varying number below this; default 100, as in Java. So
-    /// ids that are taken modulo a number of shards spread evenly.
+    /// A tick starts its sequence at a varying number below this, unless the sequence of the tick
+    /// before was used up; default 100, as in Java. So ids that are taken modulo a number of shards
+    /// spread evenly.
     pub sequence_start: u64,
     /// The directory where a Java Leaf on this machine kept its cache file.
     pub java_cache: Option<PathBuf>,
 }
 
-/// Whether and by which rule this clock is compared with those of the other nodes.
+/// The comparison of this node's clock with the clocks of the other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockCheck {
-    /// By this rule.
+    /// The clocks are compared by this rule.
     By(PeerRule),
-    /// Not at all.
+    /// The clocks are not compared.
     Off,
 }
 

@@ -1,5 +1,5 @@
-//! Where the configuration comes from: defaults < leaf.toml < leaf.properties < environment <
-//! flags.
+//! The sources of the configuration, from the lowest to the highest rank: defaults, leaf.toml,
+//! leaf.properties, environment, flags.
 //!
 //! A key that is unknown in a file, or in an environment variable that can only be meant for Leaf,
 //! is refused with the nearest known one. Other `LEAF_…` variables (Kubernetes makes some for a
@@ -142,7 +142,7 @@ impl Sources {
         self.load_with(environment()?)
     }
 
-    /// Reads all sources but the environment, which is an embedding program's own.
+    /// Reads all sources but the environment, which belongs to the program that embeds Leaf.
     ///
     /// # Errors
     /// One line that names the key, and what was written there unless that may hold a secret.
@@ -185,7 +185,7 @@ fn environment() -> Result<Vec<(String, String)>, ConfigError> {
     .collect()
 }
 
-/// Whether it is a file of a Java Leaf.
+/// Whether `path` has the extension of a file of a Java Leaf.
 fn is_properties(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "properties")
 }
@@ -221,8 +221,8 @@ impl FileSource {
         Self::toml(&text, path, known)
     }
 
-    /// A value outranks the file that a lower source names for it: where this file gives
-    /// `ops.token`, an `ops.token_file` of a lower source no longer counts.
+    /// If this file gives a value itself, sets the `…_file` key of that value to null: where the
+    /// file gives `ops.token`, an `ops.token_file` of a lower source no longer counts.
     fn drop_shadowed_files(&mut self, known: &keys::Known) {
         for in_file in known.iter().filter(|key| key.ends_with("_file")) {
             let key = in_file.trim_end_matches("_file");
@@ -234,7 +234,7 @@ impl FileSource {
         }
     }
 
-    /// Whether it is a file of a Java Leaf.
+    /// Whether this source is a file of a Java Leaf.
     fn is_properties(&self) -> bool {
         is_properties(Path::new(&self.name))
     }

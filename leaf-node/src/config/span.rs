@@ -13,7 +13,7 @@ use super::ConfigError;
 
 /// A duration that is written like `10min`.
 ///
-/// Serializes as it is read. Negative durations do not exist.
+/// Serializes to the form that is read. Negative durations do not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(Duration);
 

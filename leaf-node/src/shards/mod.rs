@@ -44,14 +44,14 @@ pub(crate) struct PlacedStore {
     place: ShardPlace,
     /// The index of this store among those of the node.
     index: usize,
-    /// Whether the store allowed this place when it was last checked.
+    /// Whether the store allowed `place` at the last check.
     is_right: AtomicBool,
-    /// The tags of this store that were open in another store, too, when that was last read, with
-    /// the index of the other store.
+    /// The tags of this store that are open in another store, too, according to the last look at
+    /// that store. The value is the index of that store.
     open_elsewhere: Mutex<HashMap<Tag, usize>>,
     /// When this store last failed to answer a question about the tags of another store.
     silent_at: Mutex<Option<Instant>>,
-    /// Whether the store cannot remember a place: this user may only read there, or the table is
+    /// Whether the store cannot remember a place: this user may only read from it, or the table is
     /// missing.
     keeps_no_place: AtomicBool,
     /// All stores of the node, this one too.
@@ -82,8 +82,8 @@ pub async fn check_place(
     }
 }
 
-/// Refuses to make a tag in a store that servers of an old and a new configuration use, unless
-/// `place` is that of the new one: servers of the new one may have made the tag in another store.
+/// Refuses to make a tag while the store remembers two places and `place` is not the newest one:
+/// servers with the newer configuration may have made the tag in another store.
 ///
 /// # Errors
 /// `Conflict`; those of [`check_place`].
@@ -198,8 +198,8 @@ impl PlacedStore {
         self.open_elsewhere.lock().expect("no holder of this lock panics")
     }
 
-    /// Finds out which of these tags of this store are open in another store, too. A store that
-    /// does not answer changes nothing.
+    /// Finds out which of these tags of this store are open in another store, too. For a store that
+    /// does not answer, the result of the last look stays.
     async fn look_elsewhere(&self, tags: &[Tag]) {
         for other in self.others() {
             let silent_at = || other.silent_at.lock().expect("no holder of this lock panics");

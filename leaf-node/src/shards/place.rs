@@ -22,7 +22,7 @@ const SHOWN_CHARS: usize = 200;
 /// The most places that a store remembers: the old and the new one.
 const MOST: usize = 2;
 
-/// Which shard a store is, and of which set of shards.
+/// The place of a store: which shard it is, and of which set of shards.
 ///
 /// ```
 /// use leaf_node::Shards;
@@ -67,10 +67,10 @@ pub struct ShardMemory {
     places: Vec<ShardPlace>,
 }
 
-/// A text from which the places cannot be read.
+/// Why the places of a store cannot be read from their text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShardMemoryError {
-    /// A later version of Leaf wrote it.
+    /// A later version of Leaf wrote the text.
     #[error(
         "what the store remembers of its place is of a later version of Leaf ({0}): upgrade this program"
     )]
@@ -129,7 +129,7 @@ impl<T> Shards<T> {
 }
 
 impl ShardPlace {
-    /// Whether there is no other store.
+    /// Whether the store is the only one.
     #[must_use]
     pub const fn is_only(&self) -> bool {
         self.of == 1
@@ -174,7 +174,7 @@ impl ShardMemory {
         self.places.len() > 1
     }
 
-    /// Returns a memory with `place` as the newest place, and the newest one of before as the
+    /// Returns a memory with `place` as the newest place, and the newest of the other places as the
     /// second.
     #[must_use]
     pub fn with(&self, place: ShardPlace) -> Self {

@@ -1,4 +1,4 @@
-//! Which of several stores a tag lives in, by patterns of its name.
+//! Assigns each tag to one of several stores, by patterns of its name.
 //!
 //! Invariant: a tag belongs to exactly one shard: the first shard with a pattern that it matches,
 //! else the rest. Each shard has its own generator, so that a store that fails affects no other
@@ -181,8 +181,9 @@ impl Shards<KnownTags> {
         self.of_mut(tag).get(tag)
     }
 
-    /// Calls `using` with the handle of each of these tags in turn, until it returns `Break`. If
-    /// there is only one store, memory is read for several tags at once, see [`KnownTags::each`].
+    /// Calls `using` with the handle of each of these tags in turn, until it returns `Break`.
+    /// `using` gets `None` for a tag for which [`Self::get`] returns `None`. If there is only one
+    /// store, memory is read for several tags at once, see [`KnownTags::each`].
     pub fn each(
         &mut self,
         tags: &[&str],

@@ -8,7 +8,7 @@ use crate::administration::Note;
 use crate::{Administration, Table};
 
 const MIB: i64 = 1 << 20;
-/// Half of etcd's default quota.
+/// Half of etcd's default quota, in bytes.
 const LARGE: i64 = 1 << 30;
 const NO_HISTORY: &str =
     "let it compact by itself: --auto-compaction-retention=1h on every member; then defragment it";

@@ -1,9 +1,9 @@
 //! A connection to an etcd cluster, for segments and for worker ids.
 //!
 //! Invariant: once an answer shows an older state of the cluster than this process has seen, or
-//! another cluster, neither that answer nor any later one counts. A cluster that was restored from a
-//! snapshot has an older revision than before, and perhaps another id. It has forgotten what it
-//! granted since the snapshot, and would grant it again. Each answer to a transaction or to a
+//! another cluster, neither that answer nor any later one counts. A cluster that was restored from
+//! a snapshot has an older revision than before, and perhaps another id. It lacks the grants that
+//! were made since the snapshot, and would make them again. Each answer to a transaction or to a
 //! linearizable read carries id and revision. In a cluster that did not go back, this revision is
 //! never lower than one that was seen before the request was sent.
 
@@ -73,7 +73,8 @@ impl Cluster {
         }
     }
 
-    /// The client, connected if it was not. Cheap to call: clones share one connection.
+    /// Returns the client; connects first if there is no connection. Cheap to call: clones share
+    /// one connection.
     pub(super) async fn client(&self) -> Result<Client, etcd_client::Error> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
@@ -111,7 +112,7 @@ impl Cluster {
     /// Sends one transaction or linearizable read; its error is classified.
     ///
     /// # Errors
-    /// `WentBack` from the first answer on that shows another cluster, or an earlier state of it.
+    /// `WentBack` once an answer has shown another cluster, or an earlier state of this one.
     pub(super) async fn run<T: Answer>(
         &self,
         operation: &str,
@@ -187,8 +188,9 @@ impl Cluster {
         }
     }
 
-    /// Reads the next keys behind `prefix` and `after`, at most `limit`; returns what follows
-    /// `prefix` in each, and whether there are more keys.
+    /// Reads the names of up to `limit` keys that start with `prefix`, from the first one behind
+    /// `prefix` + `after` on (from the beginning if `after` is empty). Returns the names without
+    /// the prefix, and whether there are more.
     pub(super) async fn read_names(
         &self,
         operation: &str,

@@ -1,4 +1,4 @@
-//! Where etcd is, as one line of configuration.
+//! The URL of an etcd cluster, one line of configuration.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What etcd's answers mean (<https://etcd.io/docs/latest/learning/api/>, gRPC status codes).
+//! The meaning of etcd's errors (<https://etcd.io/docs/latest/learning/api/>, gRPC status codes).
 
 use std::io;
 
@@ -50,7 +50,7 @@ fn text(error: &Error) -> String {
     }
 }
 
-/// Whether the cluster does not take our login any more: users or roles have changed since, which
+/// True if the cluster no longer accepts our login: users or roles have changed since, which
 /// invalidates every token.
 pub(super) fn needs_login(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
@@ -60,15 +60,15 @@ pub(super) fn needs_login(error: &Error) -> bool {
         || text.contains("user name is empty")
 }
 
-/// The text of etcd's error above its quota (`--quota-backend-bytes`): it answers reads, and
-/// refuses writes.
+/// The text of etcd's error when its database has reached the quota (`--quota-backend-bytes`): etcd
+/// then answers reads and refuses writes.
 const NO_SPACE: &str = "database space exceeded";
 
-/// The gRPC code of a token that the cluster does not know.
+/// The gRPC code of the error for an unknown token.
 const UNAUTHENTICATED: i32 = 16;
 
-/// What an error means for a store. A code of gRPC that is not known counts as unavailable: to try
-/// again is harmless.
+/// The kind of store error for an error of etcd. A gRPC code that is not among [`REFUSALS`] counts
+/// as unavailable: to try again is harmless.
 fn kind(error: &Error) -> StoreErrorKind {
     match error {
         // The next request logs in again.

@@ -59,7 +59,7 @@ impl Liveness {
         *self.task() = Some(AbortOnDropHandle::new(task));
     }
 
-    /// Takes the key away.
+    /// Ends the task, and revokes the etcd lease, so that etcd deletes the key.
     pub(super) async fn withdraw(&self) {
         *self.task() = None;
         let lease = self.lease.lock().expect("no holder of this lock panics").take();

@@ -19,7 +19,7 @@ use self::workers::EtcdWorkers;
 use crate::backend::Backend;
 use crate::{OpenRegistry, OpenStore, RegistryKind, SettingError};
 
-/// etcd, as a place of segments and worker ids.
+/// Describes etcd as a store of segments and worker ids.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["etcd"],
     registry: RegistryKind::Etcd,
@@ -36,7 +36,7 @@ pub(crate) const BACKEND: Backend = Backend {
     },
 };
 
-/// Reads a URL that was checked.
+/// Parses a URL that `check` has accepted.
 fn read(url: &str) -> Result<EtcdUrl, StoreError> {
     let refused = |why: SettingError| {
         StoreError::new(StoreErrorKind::Refused, "read the etcd URL").because(why)

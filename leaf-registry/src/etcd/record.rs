@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{self, Row};
 
-/// The version of a record.
+/// The version of the record format.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
 /// A tag's record. What a later version of Leaf added is kept.
@@ -24,7 +24,7 @@ pub(super) struct Record {
     /// tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) meaning: Option<String>,
-    /// For people.
+    /// A free text, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<String>,
     /// As [`TagSettings::encode`] writes them.
@@ -59,7 +59,8 @@ impl Record {
         Self { settings: Some(settings_json(settings)), ..self.clone() }
     }
 
-    /// The record that remains when this one is deleted; `None` if its settings remember no seal.
+    /// The record that remains when this one is deleted; `None` if its settings record no seal, or
+    /// cannot be read.
     pub(super) fn of_deleted(&self) -> Option<Self> {
         let settings = TagSettings::of_deleted_tag(self.ended().ok()??);
         let settings = Some(settings_json(&settings));
@@ -121,7 +122,7 @@ impl Record {
         self.settings().ok()??.generation
     }
 
-    /// What the record remembers of its last seal.
+    /// The [`EndedTag`] that the last seal wrote into the settings; `None` if there is none.
     ///
     /// # Errors
     /// `BadRecord` where the settings cannot be read.
@@ -148,7 +149,7 @@ pub(super) fn settings_json(settings: &TagSettings) -> serde_json::Value {
     serde_json::from_str(&settings.encode()).expect("it was serialized")
 }
 
-/// The value of a record.
+/// Serializes a record as the value of its key.
 pub(super) fn json(record: &Record) -> Vec<u8> {
     serde_json::to_vec(record).expect("numbers and texts serialize")
 }

@@ -39,9 +39,9 @@ use super::cluster::Cluster;
 use super::record::{Record, json, settings_json};
 use crate::record;
 
-/// How many records are remembered as this process wrote them last. When there are so many, all are
-/// forgotten: more would cost memory for every tag that was ever used, while a forgotten record
-/// costs one read.
+/// The most records that a store remembers as this process wrote them last. At this number it drops
+/// them all: without a limit they would cost memory for every tag that was ever used, while a
+/// dropped record costs one read.
 const REMEMBERED: usize = 10_000;
 /// How long a transaction that lost against another one is retried before the caller gets an error:
 /// less than callers wait for an answer.
@@ -84,7 +84,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The conditions that the record is still this one.
+    /// Conditions for a transaction: the record still has this revision and value.
     fn unchanged(&self) -> [Compare; 2] {
         [
             Compare::mod_revision(self.key.clone(), CompareOp::Equal, self.revision),
@@ -95,7 +95,7 @@ impl Seen {
 
 /// The outcome of a change.
 enum Changed<T> {
-    /// It was written.
+    /// The record was written.
     Done(T),
     /// Another writer was faster. The value is the current record, if there still is one.
     Late(Option<Seen>),
@@ -253,7 +253,8 @@ impl EtcdStore {
         Err(StoreError::new(StoreErrorKind::Conflict, operation).because(why))
     }
 
-    /// Makes those of these members of a family that do not exist, at most [`MEMBERS_AT_ONCE`].
+    /// Makes the members of a family that do not exist yet; `members` has at most
+    /// [`MEMBERS_AT_ONCE`] tags.
     async fn make_together(
         &self,
         family: &Tag,
@@ -312,7 +313,7 @@ impl EtcdStore {
         Err(refuse(StoreErrorKind::Conflict))
     }
 
-    /// Writes the record if it still has this revision.
+    /// Writes `record` if the stored one is still `before`, and then returns `outcome`.
     ///
     /// The transaction compares revision and value. If it fails, it returns the current record, so
     /// that the next attempt needs no read.

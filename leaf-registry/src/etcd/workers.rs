@@ -30,14 +30,14 @@ const MOST_CLUSTERS: usize = 10;
 #[derive(Debug)]
 pub(crate) struct EtcdWorkers {
     cluster: std::sync::Arc<Cluster>,
-    /// Where the records are.
+    /// The prefix of the keys of the records.
     records: String,
-    /// Where the live nodes are.
+    /// The prefix of the keys of the live nodes.
     live: String,
     liveness: Liveness,
 }
 
-/// Revision and value; `None`: the key must not exist.
+/// Revision and value of a record as it was read; `None` if the key did not exist.
 type Version = Option<(i64, Vec<u8>)>;
 
 impl EtcdWorkers {
@@ -57,7 +57,7 @@ impl EtcdWorkers {
     }
 }
 
-/// What is stored at a key.
+/// Converts what was read at a key; `None` if the key does not exist.
 fn found(kv: Option<&KeyValue>) -> Stored<Version> {
     Stored {
         record: kv.map_or(RecordState::Absent, |kv| RecordState::decode(kv.value())),

@@ -14,7 +14,7 @@ use leaf_snowflake::{
     RegistryError, RegistryErrorKind, SavedLease, Stored, StoredWorker, WorkerRange, WorkerRecord,
 };
 
-/// Which worker id a node has.
+/// The worker ids that the configuration assigns to nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalWorkers {
     /// This worker id, whatever the node's identity is.
@@ -59,7 +59,7 @@ impl LocalStore {
         self.record.lock().expect("no holder of this lock panics")
     }
 
-    /// The worker id that is configured for `who`.
+    /// The worker id that the map has for `who`, or an error if it has none; `None` without a map.
     fn worker_of(&self, who: &Identity) -> Result<Option<WorkerId>, RegistryErrorKind> {
         let Some(map) = &self.by_identity else { return Ok(None) };
         let not_assigned = || RegistryErrorKind::NotAssigned { identity: who.clone() };

@@ -59,7 +59,7 @@ INSERT INTO leaf_worker_guard (id, server_uid, since) VALUES (1, '', 0);
 
 /// The tables of a registry without Java Leafs.
 pub(super) const FENCE_TABLES: &[Table] = &[FENCE, WRITER];
-/// Those of the registry that Java Leafs share.
+/// The tables of a registry that Java Leafs share.
 pub(super) const MIRRORED_TABLES: &[Table] = &[FENCE, WRITER, mirror::TABLE];
 
 /// A statement about one tag: `$head`, the condition on the tag (its name), `$tail`.
@@ -104,8 +104,9 @@ macro_rules! names {
     };
 }
 
-/// The failover guard as one more condition. Compared as bytes, so that no
-/// collation of the table makes the statement an error.
+/// The failover guard's condition, appended to a statement: this server is the one that allocated
+/// last. Names are compared as bytes, so that no collation of the table makes the statement an
+/// error.
 macro_rules! guarded {
     ($row:literal) => {
         concat!(

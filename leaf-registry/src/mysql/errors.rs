@@ -1,4 +1,4 @@
-//! What the server's error numbers mean
+//! The meaning of the server's error numbers
 //! (<https://mariadb.com/kb/en/mariadb-error-code-reference/>).
 
 use leaf_segment::StoreErrorKind;
@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::sql::dialect::ErrorMeanings;
 
-/// What the errors of MySQL and MariaDB mean.
+/// Classifies the errors of MySQL and MariaDB.
 pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     kind,
     is_conflict,
@@ -65,7 +65,7 @@ fn number(error: &sqlx::Error) -> Option<u16> {
     Some(database.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
-/// What kind of failure it is.
+/// Returns the kind of store error for an error of the server or the driver.
 fn kind(error: &sqlx::Error) -> StoreErrorKind {
     match number(error) {
         // ER_CANT_AGGREGATE_2COLLATIONS, ER_IMPOSSIBLE_STRING_CONVERSION: a tag that the column's

@@ -22,7 +22,7 @@ use crate::sql::store::SqlStore;
 use crate::sql::url::{self, Address, Parameters, ServerOptions};
 use crate::{OpenRegistry, OpenStore, RegistryKind, StoreOptions};
 
-/// MySQL and MariaDB, as a place of segments and worker ids.
+/// Describes MySQL and MariaDB as a store of segments and worker ids.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["mysql"],
     registry: RegistryKind::Mysql,
@@ -39,7 +39,7 @@ pub(crate) const BACKEND: Backend = Backend {
     },
 };
 
-/// The parameters of its URL, named as in MySQL's own client.
+/// The parameters of a MySQL URL, named as in MySQL's own client.
 pub(crate) const MYSQL: Parameters = Parameters {
     database: "MySQL",
     how: "mysql://user:password@host:3306/database",
@@ -58,8 +58,8 @@ fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Mysql>, StoreErro
     Ok(SqlStore::new(ServerPool::new(MYSQL.options(url)?, &guard, 16), guard))
 }
 
-/// Worker ids in such a database. `mirrored`: with mirrors in `leaf_workerid_alloc`, for Java
-/// Leafs.
+/// Worker ids in a MySQL or MariaDB database. `mirrored`: with mirrors in `leaf_workerid_alloc`,
+/// for Java Leafs.
 fn fences(
     url: &str,
     mirrored: bool,

@@ -1,10 +1,11 @@
-//! What in the setup of a MySQL or MariaDB server could cost ids, each with a remedy.
+//! Lists the risks in the setup of a MySQL or MariaDB server that could cost ids, each with a
+//! remedy.
 
 use sqlx::{MySqlConnection, query_as};
 
 use super::server_name;
 
-/// What the server's variables and counters say, by name.
+/// The server's variables and counters, each a name and its value.
 struct Values(Vec<(String, String)>);
 
 impl Values {

@@ -13,14 +13,15 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row, query_as, raw_sql};
 use super::errors::{is_absent, is_read_only};
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 
-/// What MariaDB's `server_uid` says where it could not read the hardware address.
+/// The value of MariaDB's `server_uid` if MariaDB could not read the hardware address.
 pub(super) const UNKNOWN: &str = "unknown";
 pub(super) const UNKNOWN_TEXT: &str = "the server's server_uid is unknown, so that only server_id tells it from others: give every server \
      that may take over from another one a server_id of its own, or a failover is not noticed";
-/// Whether this text was logged.
+/// Whether [`UNKNOWN_TEXT`] was logged.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Gives a connection its server's name, and reports to the guard whether its table is usable.
+/// Sets the server's name on a connection, and reports to the guard whether `leaf_guard` is usable.
+/// Does nothing if the guard is switched off.
 pub(super) async fn set(
     connection: &mut MySqlConnection,
     guard: &FailoverGuard,
@@ -48,7 +49,7 @@ pub(super) async fn set(
     Ok(())
 }
 
-/// The expression that yields the server's name on the server.
+/// Returns the SQL expression that yields the server's name.
 async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
     let mut values = show(
         connection,

@@ -59,7 +59,8 @@ macro_rules! server {
     };
 }
 
-/// The failover guard as one more condition.
+/// The failover guard's condition, appended to a statement: this server is the one that allocated
+/// last.
 macro_rules! guarded {
     ($row:literal) => {
         concat!(" AND (SELECT server_uid FROM leaf_guard WHERE id = ", $row, ") = ", server!())

@@ -1,11 +1,11 @@
-//! What PostgreSQL's SQLSTATE codes mean
+//! The meaning of PostgreSQL's SQLSTATE codes
 //! (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 
 use leaf_segment::StoreErrorKind;
 
 use crate::sql::dialect::ErrorMeanings;
 
-/// What the errors of PostgreSQL mean.
+/// Classifies the errors of PostgreSQL.
 pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     kind,
     is_conflict,
@@ -68,7 +68,7 @@ fn code(error: &sqlx::Error) -> Option<String> {
     error.as_database_error()?.code().map(Into::into)
 }
 
-/// What kind of failure it is.
+/// Returns the kind of store error for an error of the server or the driver.
 fn kind(error: &sqlx::Error) -> StoreErrorKind {
     let Some(code) = code(error) else {
         return match error {

@@ -19,7 +19,7 @@ use crate::sql::store::SqlStore;
 use crate::sql::url::{self, Address, Parameters, ServerOptions};
 use crate::{OpenRegistry, OpenStore, RegistryKind, StoreOptions};
 
-/// PostgreSQL, as a place of segments and worker ids.
+/// Describes PostgreSQL as a store of segments and worker ids.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["postgres", "postgresql"],
     registry: RegistryKind::Postgres,
@@ -36,7 +36,7 @@ pub(crate) const BACKEND: Backend = Backend {
     },
 };
 
-/// The parameters of its URL, named as in libpq.
+/// The parameters of a PostgreSQL URL, named as in libpq.
 pub(crate) const POSTGRES: Parameters = Parameters {
     database: "PostgreSQL",
     how: "postgres://user:password@host:5432/database",
@@ -64,7 +64,7 @@ fn store(url: &str, options: &StoreOptions) -> Result<SqlStore<Postgresql>, Stor
     Ok(SqlStore::new(ServerPool::new(POSTGRES.options(url)?, &guard, 16), guard))
 }
 
-/// Worker ids in such a database.
+/// Worker ids in a PostgreSQL database.
 fn fences(url: &str, report_interval: Duration) -> Result<SqlFences<Postgresql>, StoreError> {
     // No margin: PostgreSQL's statements ask the server for its name themselves, so connections
     // need not be prepared for it.

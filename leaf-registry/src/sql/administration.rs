@@ -1,4 +1,4 @@
-//! The tables of segments in an SQL database, and what an operator should know of it.
+//! The administration of the segment store in an SQL database: its tables, notes and risks.
 
 use leaf_segment::store::StoreFuture;
 use leaf_segment::{StoreError, StoreErrorKind};

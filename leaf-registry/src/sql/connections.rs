@@ -20,7 +20,7 @@ use super::failover_guard::FailoverGuard;
 use super::pool::{Checkout, Pool};
 use super::url::{Address, ServerOptions};
 
-/// What is done on a connection.
+/// The kind of work that is done on a connection.
 ///
 /// The kind of access decides whether a connection may be used again after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,8 @@ pub(crate) struct ServerPool<D: Dialect> {
     last_failure: LastFailure,
 }
 
-/// Why the last connection could not be prepared. The pool itself only reports a timeout.
+/// Why the connection that was made last could not be prepared; `None` if it could. The pool itself
+/// only reports a timeout.
 type LastFailure = Arc<Mutex<Option<String>>>;
 
 impl<D: Dialect> ServerPool<D> {

@@ -7,8 +7,8 @@
 //! unprepared ([`Dialect::run_text`]), and that a duplicate key is [`StoreErrorKind::TagExists`].
 //! If the database can fail over, it must also accept `BEGIN`; the dialect must have the tables
 //! `leaf_guard` and `leaf_worker_guard`; and in a segment store its `prepare` and `identify_server`
-//! must report to [`FailoverGuard::found`] whether `leaf_guard` is usable. By what a statement
-//! identifies its server (a variable of the session, a function) is up to the dialect.
+//! must report to [`FailoverGuard::found`] whether `leaf_guard` is usable. Each dialect chooses by
+//! what its statements identify their server: a variable of the session, say, or a function.
 
 use std::fmt;
 
@@ -111,7 +111,7 @@ pub(crate) struct TagStatements {
 /// guard the other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GuardStatements {
-    /// The table.
+    /// The name of the guarded table.
     pub(crate) table: &'static str,
     /// -> whether this server is the one that allocated last (1).
     pub(crate) allocated_last: &'static str,
@@ -183,10 +183,10 @@ pub(crate) struct WriterStatements {
     pub(crate) fill_empty: &'static str,
 }
 
-/// What the errors of a database mean.
+/// The functions that classify the errors of a database.
 #[derive(Debug)]
 pub(crate) struct ErrorMeanings {
-    /// What kind of failure it is.
+    /// Returns the kind of store error.
     pub(crate) kind: fn(&sqlx::Error) -> StoreErrorKind,
     /// Whether the statement lost a conflict with another transaction and was rolled back
     /// completely, so that the connection can be used again.
@@ -203,23 +203,25 @@ pub(crate) struct ErrorMeanings {
     pub(crate) has_no_connection_left: fn(&sqlx::Error) -> bool,
 }
 
-/// One database. Comments of statements as in [`SettingsStatements`].
+/// The statements, the connections and the meaning of the errors of one database. Comments of
+/// statements have the form described at [`SettingsStatements`].
 pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
-    /// Its driver.
+    /// The database's driver.
     type Db: Database;
-    /// Its connections.
+    /// The connections to the database.
     type Connections: Connections<Db = Self::Db>;
 
-    /// Its name in error texts.
+    /// The name of the database in error texts.
     const NAME: &'static str;
     /// The quote character around the name of a table or column.
     const QUOTE: char = '"';
     /// The type of integers of 64 bits in a CAST.
     const INTEGER: &'static str = "BIGINT";
-    /// The SQL expression for the type of the expression in place of `{}`: `integer`, say.
+    /// An SQL expression that yields the type (`integer`, say) of the expression that replaces
+    /// `{}`.
     const TYPE_OF: &'static str;
-    /// Whether allocations that come at the same time share a transaction: for a database that has one writer at a
-    /// time and does not group commits itself (SQLite).
+    /// Whether allocations that come at the same time share a transaction: for a database that has
+    /// one writer at a time and does not group commits itself (SQLite).
     const SHARES_COMMITS: bool = false;
     /// Whether a name that is not ASCII may stand in a list of tags ([`Value::Tags`]).
     const LISTS_ANY_NAME: bool = true;
@@ -231,9 +233,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SEQUENCE: TagStatements;
     /// new meaning, tag. For a row of `leaf_sequence` that is locked.
     const SET_MEANING: &'static str;
-    /// first number of the running period, name, the same number. Moves a counter that is below
-    /// the numbers that it must skip in this period to the period's first number plus `skip`; then
-    /// `skip` is 0. Changes nothing in any other row. `None` where tags do not jump.
+    /// first number of the running period, tag, the same number. If `skip` is above 0 and `max_id`
+    /// is below the first number plus `skip`, sets `max_id` to that sum and `skip` to 0; otherwise
+    /// changes nothing. `None` where tags do not jump.
     const ENTER_PERIOD: Option<&'static str> = None;
     /// names (as [`Value::Names`]). Inserts a row into `leaf_sequence` for each name, which locks
     /// the name.
@@ -259,7 +261,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SERVER_CLOCK: Option<&'static str>;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
-    /// What its errors mean.
+    /// The functions that classify the errors of the database.
     const ERRORS: ErrorMeanings;
 
     /// Runs a statement.

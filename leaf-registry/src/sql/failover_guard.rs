@@ -2,22 +2,24 @@
 //!
 //! A replica that is promoted may lack the last allocations of its primary. For each table of tags,
 //! one row of `leaf_guard(id, server_uid)` names the database server that allocated from the table
-//! last; every allocation has the condition that its server is this one. A node whose connection
-//! leads to another server advances every tag of that table by the margin and writes the new name,
-//! in one transaction. So ids repeat only if a failover loses more than the margin; only a quorum
-//! store excludes that.
+//! last; an allocation succeeds only on this server. A node whose connection leads to another
+//! server advances every tag of that table by the margin and writes the new name, in one
+//! transaction. So ids repeat only if a failover loses more than the margin; only a quorum store
+//! excludes that.
 //!
 //! A missing row also counts as a failover: the replica may lack it. Only the process that makes
 //! the table writes its server's name without a jump, and only if the database had no other table
 //! of Leaf. If it had one, the guard's table was lost, and with it the name of the last server.
+//! (The process that makes `leaf_sequence` later inserts the missing row of that table without a
+//! jump, too, since the table is empty.)
 //!
 //! Nodes may be configured with different margins. Row 3 of the table holds the greatest margin,
 //! and a jump uses that. Once in each refresh, and after a jump, each node compares its own margin
 //! with row 3, and writes it there if it is greater.
 //!
 //! Each [`Dialect`] has its own statements. This file decides whether the guard is on, and carries
-//! out the jump. One task of a process jumps at a time; it goes on after its caller's deadline, for
-//! at most a minute.
+//! out the jump. In a process, one task for each store jumps at a time; it goes on after its
+//! caller's deadline, for at most a minute.
 
 use std::io;
 use std::sync::Arc;
@@ -65,8 +67,8 @@ const NO_SERVER_NAME_TEXT: &str = "the failover guard is off, so that a failover
 pub(crate) struct FailoverGuard {
     /// The configured margin; `None` where the guard is switched off.
     margin: Option<i64>,
-    /// `ON` once any connection found the guard usable. Until then, the reason why the last
-    /// connection did not, and whether this was logged.
+    /// `ON` once any connection found the guard usable. Until then `UNKNOWN`, or the reason why the
+    /// guard is off, to which `LOGGED` is added once it was logged.
     state: AtomicU8,
     /// Held by the task that jumps.
     jumping: Arc<Mutex<()>>,
@@ -79,11 +81,11 @@ pub(crate) enum GuardTable {
     Usable,
     /// The table is missing, or this user does not have the rights on it.
     Missing,
-    /// The server does not tell its name.
+    /// The server's name cannot be read.
     NoServerName,
 }
 
-/// Why the guard is off in this state, for an operator.
+/// The text that tells an operator why the guard is off; `None` if `state` names no reason.
 const fn why_off(state: u8) -> Option<&'static str> {
     match state % LOGGED {
         NO_TABLE => Some(NO_TABLE_TEXT),
@@ -98,12 +100,14 @@ impl FailoverGuard {
         Self { margin, state: AtomicU8::new(UNKNOWN), jumping: Arc::default() }
     }
 
-    /// By how much every tag would jump, whether or not the guard is on yet; `None`: it never is.
+    /// The configured margin, whether or not the guard is on yet; `None` if the guard is switched
+    /// off.
     pub(crate) const fn configured_margin(&self) -> Option<i64> {
         self.margin
     }
 
-    /// By how much every tag jumps; `None` while the guard is off. Logs, once, why it is off.
+    /// The configured margin, by which tags jump; `None` while the guard is off. Logs, once, why it
+    /// is off.
     pub(crate) fn active_margin(&self) -> Option<i64> {
         let order = Ordering::Relaxed;
         let state = self.state.load(order);

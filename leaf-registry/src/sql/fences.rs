@@ -81,13 +81,14 @@ impl<D: Dialect> SqlFences<D> {
     }
 
     /// Keeps a mirror of each record for Java Leafs, in these tables. `range`: the worker ids that
-    /// a Java Leaf can have, and so the only ones.
+    /// a Java Leaf can have; this store then keeps no others.
     pub(crate) fn mirrored(self, tables: &'static [Table], range: RangeInclusive<u32>) -> Self {
         Self { tables, range, mirrored: true, ..self }
     }
 
     /// Returns `since`, the time of the last failover in Unix milliseconds; 0 if there was none. If
-    /// another server wrote last and `purpose` is `Replace`, records this one as the writer.
+    /// another server than this connection's wrote last and `purpose` is `Replace`, records this
+    /// connection's server as the writer.
     ///
     /// Recording waits for a lock on the row of `leaf_worker_guard`: if several nodes meet the new
     /// server, one records the time and the others read it. In tables that were made by hand and
@@ -131,8 +132,8 @@ impl<D: Dialect> SqlFences<D> {
         Ok(failed_over_at)
     }
 
-    /// When the database failed over last, if this server is the recorded writer and not an
-    /// outdated replica.
+    /// The time of the last failover in Unix milliseconds (0: none), if this server is the recorded
+    /// writer and no outdated replica; else `None`.
     fn failed_over_at_if_writer(&self, last: Option<&Writer>) -> Option<i64> {
         let ours = last.filter(|last| last.is_this_server).map(|last| last.failed_over_at);
         ours.filter(|at| self.latest_failover.note_and_check(*at))
@@ -388,8 +389,9 @@ pub(crate) struct FenceVersion {
     pub(crate) mirror: Option<(String, Option<i64>)>,
 }
 
-/// What is stored of one worker id; `record` is `None` where it has no fence. `mirror` is set to
-/// `Agrees`: a store with mirrors replaces that.
+/// Converts what is stored of one worker id. `record`: nonce and text, `None` if there is no fence.
+/// `mirror` is set to `Agrees`: a store with mirrors replaces that. Returns `None`, with a warning,
+/// if `id` is no worker id.
 pub(crate) fn stored(
     id: i64,
     record: Option<(String, String)>,

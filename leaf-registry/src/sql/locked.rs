@@ -23,14 +23,15 @@ use super::store::{
 use super::values::{Column, Value};
 use crate::import::AFTER_FAILOVER;
 
-/// How long a change is retried after conflicts with changes on other members of a Galera cluster.
+/// How long a change is retried after conflicts, for example with changes on other members of a
+/// Galera cluster.
 const AGAIN_FOR: Duration = Duration::from_secs(10);
 /// The longest pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A record whose row is locked until the transaction ends.
 pub(super) struct Locked {
-    /// The table that it is in.
+    /// The statements of the record's table.
     pub(super) table: TagStatements,
     pub(super) record: TagRecord,
     /// Whether the table of settings can be read.
@@ -42,8 +43,8 @@ pub(super) trait Change<D: Dialect>: Send {
     /// The result for the caller.
     type Done: Send;
 
-    /// Decides on the record, and writes it. Called again after a conflict, which has undone
-    /// everything that the try before wrote.
+    /// Decides what to change in the record, and writes it. Called again after a conflict, once
+    /// everything that the failed try wrote was undone.
     fn apply(
         &mut self,
         store: &SqlStore<D>,
@@ -171,8 +172,8 @@ impl<D: Dialect> Change<D> for Seal {
     }
 }
 
-/// Removes a sealed record of this generation. Of the settings, only what they remember of the seal
-/// is kept.
+/// Removes a sealed record of this generation. Of its settings only the entry `ended`, which the
+/// seal added, is kept.
 struct Delete {
     generation: Option<TagGeneration>,
 }
@@ -219,10 +220,10 @@ impl Locked {
 
     /// Moves the row of a tag or a family with periods into the running period, if a failover has
     /// advanced it. Returns the new `max_id`, or `None` if the row stays as it is. (An allocation
-    /// does the same.) The numbers to skip then count for this period and for no later one.
-    /// Otherwise those of a family would add up with each failover, until new members begin behind
-    /// the end of the period. The running period is the one that the clocks of the server and of
-    /// this host agree on.
+    /// does the same.) The numbers in the column `skip` then count for this period and for no later
+    /// one. Otherwise `skip` would grow with each failover in a family, from which nothing is
+    /// allocated, until new members begin behind the end of the period. The running period is the
+    /// one that the clocks of the server and of this host agree on.
     pub(super) async fn enter_period<D: Dialect>(
         &self,
         connection: &mut Connection<D>,
@@ -275,7 +276,7 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// Seals a tag and returns the `max_id` that it had.
+    /// Seals a tag, and returns the `max_id` at which it can go on elsewhere.
     pub(super) async fn seal_locked(
         &self,
         tag: &Tag,
@@ -293,8 +294,8 @@ impl<D: Dialect> SqlStore<D> {
         }
     }
 
-    /// Removes a sealed record of this generation. Of the settings, only what they remember of the
-    /// seal is kept.
+    /// Removes a sealed record of this generation. Of its settings only the entry `ended`, which
+    /// the seal added, is kept.
     pub(super) async fn delete_locked(
         &self,
         tag: &Tag,

@@ -17,7 +17,7 @@ use super::store::{
 };
 use super::values::Value;
 
-/// Makes those of these members that do not exist.
+/// Makes the members in this list that do not exist yet.
 struct MakeMembers<'a>(&'a [Tag]);
 
 impl<D: Dialect> Change<D> for MakeMembers<'_> {
@@ -66,7 +66,7 @@ impl<D: Dialect> Change<D> for MakeMembers<'_> {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Makes those of these members that do not exist.
+    /// Makes the members in this list that do not exist yet. Returns the outcome for each.
     pub(super) async fn make_members(
         &self,
         family: &Tag,

@@ -170,7 +170,7 @@ pub(crate) struct Checkout<DB: Database> {
     connection: Option<PoolConnection<DB>>,
     opened: Instant,
     pool: Arc<Inner<DB>>,
-    /// Given back after the connection.
+    /// Released after the connection was returned or closed.
     _permit: OwnedSemaphorePermit,
 }
 

@@ -87,7 +87,7 @@ impl OptionalTable {
     }
 }
 
-/// Which records are read.
+/// The tags whose records are read.
 #[derive(Debug, Clone, Copy)]
 enum Wanted<'a> {
     One(&'a Tag),
@@ -243,7 +243,8 @@ impl<D: Dialect> SqlStore<D> {
         Ok(other.map_or(Tried::Again, Tried::OtherServer))
     }
 
-    /// Whether another server than this one allocated last in a table; `None` also without a guard.
+    /// Returns the jump that is needed if another server than this one allocated last in a table;
+    /// `None` if this server did, or if there is no guard.
     pub(super) async fn other_server(
         &self,
         connection: &mut Connection<D>,
@@ -365,7 +366,7 @@ pub(super) fn records(rows: Vec<Cells>, settings: HashMap<String, String>) -> Ve
     record::read(rows.into_iter().map(tag_row).collect(), settings)
 }
 
-/// What the settings of a tag record about its last seal.
+/// The [`EndedTag`] that the last seal wrote into a tag's settings; `None` if there is none.
 pub(super) fn ended_tag(mut settings: Vec<Cells>) -> Result<Option<EndedTag>, TagSettingsError> {
     let text = settings.pop().and_then(|mut row| row.text(1));
     text.map_or(Ok(None), |text| TagSettings::decode(&text).map(|settings| settings.ended))

@@ -15,7 +15,7 @@ use crate::SettingError;
 /// Timeout of a test connection to an address.
 const LOOK: Duration = Duration::from_millis(400);
 
-/// What the driver's options say about a server.
+/// The driver's options for the connections to a server.
 pub(crate) trait ServerOptions: FromStr<Err = sqlx::Error> {
     /// Host and port; `None` for a socket.
     fn address(&self) -> Option<Address>;
@@ -64,13 +64,13 @@ impl Address {
 
 /// The parameters that a kind of database takes in its URL, named as in its own client.
 pub(crate) struct Parameters {
-    /// Its name, for errors.
+    /// The name of the database, for error texts.
     pub(crate) database: &'static str,
-    /// How to write its URL.
+    /// How to write a URL of the database, for error texts.
     pub(crate) how: &'static str,
     /// The parameter that says whether TLS is used.
     pub(crate) mode: &'static str,
-    /// Its values.
+    /// The values of the parameter `mode`.
     pub(crate) modes: &'static [&'static str],
     /// Those of `modes` that verify the server's certificate.
     pub(crate) verifying: &'static [&'static str],
@@ -78,7 +78,7 @@ pub(crate) struct Parameters {
     pub(crate) ca: &'static str,
     /// The parameter that names the client's certificate.
     pub(crate) certificate: &'static str,
-    /// The parameter that names its private key.
+    /// The parameter that names the client's private key.
     pub(crate) key: &'static str,
     /// Parameters that have nothing to do with TLS.
     pub(crate) others: &'static [&'static str],
@@ -90,7 +90,8 @@ impl Parameters {
         [self.ca, self.certificate, self.key]
     }
 
-    /// Refuses unknown parameters, and a CA where the TLS mode does not verify.
+    /// Refuses unknown parameters, an unknown TLS mode, a CA in a mode that does not verify the
+    /// server, and a client's certificate or key without the other one.
     ///
     /// A URL that cannot be parsed passes here and is refused where it is opened.
     ///
@@ -176,8 +177,8 @@ impl Parameters {
         })
     }
 
-    /// Checks that each file can be read. The driver would report a missing file only at the first
-    /// connection.
+    /// Checks that each TLS file that the URL names can be read. The driver would report a missing
+    /// file only at the first connection.
     fn check_files(&self, url: &str) -> Result<(), String> {
         let Ok(url) = Url::parse(url) else { return Ok(()) };
         for (name, file) in url.query_pairs() {
@@ -205,7 +206,7 @@ pub(crate) fn hosts(url: &str) -> Vec<String> {
     if is_socket { Vec::new() } else { vec![host] }
 }
 
-/// The URL with the password, and all parameters, left out.
+/// The URL with `***` in place of the password, and without its parameters.
 pub(crate) fn redact(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else { return "***".into() };

@@ -1,10 +1,10 @@
-//! What SQLite's result codes mean (<https://www.sqlite.org/rescode.html>).
+//! The meaning of SQLite's result codes (<https://www.sqlite.org/rescode.html>).
 
 use leaf_segment::StoreErrorKind;
 
 use crate::sql::dialect::ErrorMeanings;
 
-/// What the errors of SQLite mean.
+/// Classifies the errors of SQLite.
 pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
     kind,
     // One connection writes at a time.
@@ -29,7 +29,7 @@ fn is_missing_column(error: &sqlx::Error) -> bool {
     })
 }
 
-/// What kind of failure it is.
+/// Returns the kind of store error for an error of SQLite or the driver.
 fn kind(error: &sqlx::Error) -> StoreErrorKind {
     let database = match error {
         sqlx::Error::Database(database) => database,

@@ -21,7 +21,7 @@ use crate::sql::fences::SqlFences;
 use crate::sql::store::SqlStore;
 use crate::{OpenRegistry, OpenStore, RegistryKind, SettingError};
 
-/// An SQLite file, as a place of segments and worker ids: `sqlite:PATH`.
+/// Describes an SQLite file as a store of segments and worker ids: `sqlite:PATH`.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["sqlite"],
     registry: RegistryKind::Sqlite,

@@ -17,7 +17,7 @@ struct Endpoint {
     timestamp: u64,
 }
 
-/// The content for a holder.
+/// Encodes the content of a holder's znode. `timestamp`: Unix milliseconds.
 pub(super) fn content(who: &Identity, timestamp: u64) -> Vec<u8> {
     let (ip, port) = who.as_str().rsplit_once(':').unwrap_or((who.as_str(), ""));
     let endpoint = Endpoint { ip: ip.into(), port: port.into(), timestamp };

@@ -1,4 +1,5 @@
-//! Worker ids by name in ZooKeeper, for ever: the registry of the original Java Leaf.
+//! The registry `zk_normal`: worker ids in ZooKeeper that belong to names for ever, shared with the
+//! original Java Leaf.
 
 mod mirror;
 mod workers;

@@ -54,7 +54,7 @@ impl ZkNormal {
         self.cached_name.lock().expect("no holder of this lock panics")
     }
 
-    /// The name of a worker id's znode.
+    /// The name of a worker id's znode; `None` if it has none.
     async fn name_of(
         &self,
         connected: &Connected,

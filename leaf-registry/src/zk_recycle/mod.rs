@@ -1,4 +1,4 @@
-//! Worker ids from pools in ZooKeeper, given out again: a registry of the community fork.
+//! The registry `zk_recycle`: worker ids from pools in ZooKeeper, shared with the community fork.
 
 mod mirror;
 mod workers;

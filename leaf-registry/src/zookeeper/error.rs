@@ -1,4 +1,4 @@
-//! What ZooKeeper's answers mean
+//! The meaning of ZooKeeper's errors
 //! (<https://zookeeper.apache.org/doc/r3.8.0/zookeeperProgrammers.html#ch_zkErrorHandling>).
 
 use leaf_snowflake::{RegistryError, RegistryErrorKind};
@@ -9,8 +9,8 @@ pub(super) fn classify(operation: String, error: Error) -> RegistryError {
     RegistryError::new(kind(&error), operation).because(error)
 }
 
-/// What an error means for a registry. An unknown error counts as unavailable: to try again is
-/// harmless.
+/// The kind of registry error for an error of ZooKeeper. An unknown error counts as unavailable: to
+/// try again is harmless.
 const fn kind(error: &Error) -> RegistryErrorKind {
     match error {
         Error::NoAuth

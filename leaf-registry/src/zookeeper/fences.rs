@@ -28,7 +28,7 @@ pub(crate) struct Fences {
     pub(crate) session: Arc<Session>,
     /// `/snowflake/{name}`.
     pub(crate) root: String,
-    /// Which nodes are alive.
+    /// Shows this node as alive, and lists the live nodes.
     pub(crate) liveness: Liveness,
 }
 

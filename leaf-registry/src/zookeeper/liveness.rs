@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Liveness {
     session: Arc<Session>,
-    /// Where the live nodes are.
+    /// The path of the znode below which the live nodes have their znodes.
     directory: String,
     interval: Duration,
     /// The task that keeps this node's ephemeral znode, and that znode's path.

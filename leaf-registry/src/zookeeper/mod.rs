@@ -1,5 +1,5 @@
-//! What the ZooKeeper registries share (the session, the fences, who is alive), and the records of
-//! `ordinal` where they are kept in ZooKeeper.
+//! Code that the ZooKeeper registries share (the session, the fences, the liveness of nodes), and
+//! the store of `ordinal` in ZooKeeper.
 //!
 //! Leaf's own znodes are under `/snowflake/{name}`, where the Java programs keep their trees:
 //! `fence/{N}`, PERSISTENT and never deleted, and `temporary/{identity}`, EPHEMERAL.

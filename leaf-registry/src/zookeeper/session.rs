@@ -45,8 +45,8 @@ impl Session {
     }
 
     /// The session's client. Begins a session where there is none or the last one is over:
-    /// connects, makes the chroot, and waits until the member that it reached knows all that was
-    /// written before.
+    /// connects, makes the chroot, and waits until the member that it reached has everything that
+    /// was written before.
     async fn begin(&self) -> Result<Connected, Error> {
         let mut client = self.client.lock().await;
         let acls = match self.servers.login() {

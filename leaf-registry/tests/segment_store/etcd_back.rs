@@ -87,8 +87,9 @@ async fn a_cluster_that_only_restarts_has_not_gone_back() {
     }
 }
 
-/// What `request` answers. It is sent again, for half a minute, after an error that another try may not meet: a connection
-/// that the restart broke, or, on a slow machine, many others that change the same tag.
+/// What `request` answers. It is sent again, for half a minute, after an error that another try may
+/// not meet: a connection that the restart broke, or, on a slow machine, many others that change
+/// the same tag.
 async fn answered<T, F>(request: impl Fn() -> F) -> T
 where
     F: Future<Output = Result<T, StoreError>>,

@@ -136,7 +136,8 @@ pub(crate) async fn a_key_is_replaced_once(f: Fixture) {
     assert_eq!(f.another().await.tag(&orders).await.unwrap().unwrap().meaning, Ok(new));
 }
 
-/// A reopening writes meaning, counter and settings at once. A caller with the old meaning cannot allocate any more.
+/// A reopening writes meaning, counter and settings at once. A caller with the old meaning cannot
+/// allocate any more.
 pub(crate) async fn a_closed_tag_is_reopened(f: Fixture) {
     let spec = TagSpec { reset: Some(Period::Yearly), ..TagSpec::default() };
     let receipts = tag("receipts");

@@ -1,5 +1,5 @@
-//! What is remembered of a tag that was sealed or deleted, so that no later tag of its name issues
-//! its ids again.
+//! The last state of a tag that was sealed or deleted. It is kept, so that no later tag of the same
+//! name issues the same ids again.
 //!
 //! Invariant: an [`EndedTag`] is written in the transaction that seals the tag, and outlives the
 //! deletion. Every id that the ended tag issued is either below [`EndedTag::ids_below`], or, in a
@@ -35,13 +35,13 @@ use crate::store::SEALED;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedTag {
-    /// What the tag's numbers meant.
+    /// The tag's meaning when it was sealed.
     pub meaning: Meaning,
-    /// Every number that it granted is below this.
+    /// The tag's counter (`max_id`) when it was sealed: every number that it granted is below this.
     pub next: i64,
 }
 
-/// An [`EndedTag`] as the settings hold it. Without `meaning` for a plain tag, as in a record.
+/// An [`EndedTag`] as the settings hold it. `meaning` is `None` for a plain tag, as in a record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Text {
     next: i64,
@@ -50,7 +50,7 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// The part that an error message shows.
+    /// Returns the part of this that an error message shows: `meaning`, or `next` for a plain tag.
     pub(crate) fn shown(&self) -> String {
         self.meaning.clone().unwrap_or_else(|| self.next.to_string())
     }
@@ -85,7 +85,8 @@ impl EndedTag {
     /// Refuses a new tag of this name that could issue an id of the ended one.
     ///
     /// # Errors
-    /// The text says where such a tag may start, if it may be made at all.
+    /// The text says from which first number on the tag is allowed, or that it is not allowed at
+    /// all.
     pub fn check(self, new: &NewTag) -> Result<(), String> {
         let (shape, below) = (new.meaning.shape, self.ids_below());
         if new.meaning.counter_offset() < self.meaning.counter_offset() && new.max_id != SEALED {
@@ -132,8 +133,9 @@ impl EndedTag {
         }
     }
 
-    /// Whether a new tag that was reopened in another store issues none of the ids that this one may have issued, as far
-    /// as the new tag goes on above them or remembers them. Its numbers are far above all ids, so that they tell nothing.
+    /// True if `new` was not reopened (in another store), or can issue no id that this ended tag
+    /// may have issued: `new` goes on above these ids, or its [`Taken`] entries cover them. To
+    /// compare the counters is not enough: that of a reopened tag is above all ids.
     fn is_spared_by(self, new: &NewTag) -> bool {
         let Some(reset) = new.meaning.reset else { return true };
         let Some(reopened) = reset.reopened() else { return true };
@@ -151,7 +153,7 @@ impl EndedTag {
         }
     }
 
-    /// What the tag remembers of wrong clocks.
+    /// The ids that wrong clocks may have issued; empty if the tag was never reopened.
     fn taken(self) -> impl Iterator<Item = Taken> {
         let reopened = self.meaning.reset.and_then(Reset::reopened);
         reopened.into_iter().flat_map(Reopened::taken)
@@ -163,7 +165,8 @@ impl EndedTag {
         Text { next: self.next, meaning }
     }
 
-    /// Reads [`Self::text`]; `None` for what a later version of Leaf wrote.
+    /// Reads what [`Self::text`] returned; `None` if this version of Leaf cannot read the meaning
+    /// in it.
     pub(crate) fn read(text: &Text) -> Option<Self> {
         let meaning = text.meaning.as_deref().map_or(Ok(Meaning::PLAIN), Meaning::decode);
         Some(Self { meaning: meaning.ok()?, next: text.next })
@@ -263,8 +266,8 @@ mod tests {
         }
     }
 
-    /// The ended tag of this name was closed by a wrong clock. A tag of another store, which was
-    /// reopened there, must not issue its ids when that period begins.
+    /// The ended tag was closed by a wrong clock, which opened a later period. A tag of another
+    /// store, which was reopened there, must not issue the ended tag's ids when that period begins.
     #[test]
     fn a_reopened_tag_remembers_what_the_ended_one_issued() {
         let daily = Reset::new(Period::Daily, Zone::utc(), 4).unwrap();

@@ -1,4 +1,4 @@
-//! Administration of tags: what operators ask for, with its checks and confirmations.
+//! Administration of tags: the operations for operators, with their checks and confirmations.
 
 mod ended_tag;
 mod new_tag;

@@ -37,7 +37,8 @@ const DIGITS: u8 = 6;
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(test, derive(Deserialize), serde(default, deny_unknown_fields))]
 pub struct TagSpec {
-    /// How many ids one request to the store reserves. Required in relaxed order, forbidden in strict.
+    /// How many ids one request to the store reserves. Required in relaxed order, forbidden in
+    /// strict.
     pub step: Option<Step>,
     /// In which order ids are handed out. `None`: strict if `reset` is set, else relaxed.
     pub order: Option<Order>,
@@ -48,7 +49,7 @@ pub struct TagSpec {
     pub slice: Option<String>,
     /// The ids of all slices together are below 2 to the power of this: 63 (the default) or 53.
     pub slice_bits: Option<u8>,
-    /// When the numbers begin at 1 again.
+    /// The period at whose start the numbers begin at 1 again; `None` if they never do.
     pub reset: Option<Period>,
     /// The time zone of midnight and of the date in texts, like `Europe/Berlin`. Default UTC.
     pub time_zone: Option<String>,
@@ -74,7 +75,7 @@ pub enum ShapeName {
     /// The numbers are the ids.
     #[default]
     Plain,
-    /// The ids that leave one remainder when divided by the number of stores.
+    /// Store *i* of *k* has the ids that leave the remainder *i* when divided by *k*.
     Interleave(Interleave),
     /// The ids that a permutation makes of the numbers, with the newest key.
     Scramble(ScrambleDomain),
@@ -250,7 +251,8 @@ impl TagSpec {
         }
     }
 
-    /// The first number.
+    /// Returns the first number of the tag; refuses one that its slice, shape or text does not
+    /// allow.
     fn first(&self, meaning: Meaning, settings: &TagSettings) -> Result<i64, TagAdminError> {
         if let Shape::Scramble { domain, .. } = meaning.shape
             && settings.text.as_ref().is_some_and(|text| text.capacity() < greatest(domain))
@@ -286,7 +288,9 @@ fn greatest(domain: ScrambleDomain) -> i64 {
     domain.capacity().saturating_mul(i64::from(domain.max_version()) + 1) - 1
 }
 
-/// How numbers begin again in each period: as many per period as the template has digits for.
+/// Returns the [`Reset`] of a tag. Its numbers have as many digits as the template has room for, at
+/// most 9, or [`DIGITS`] if nothing limits them. Refuses a template that does not contain the whole
+/// period.
 fn reset(period: Period, zone: Zone, text: Option<&Template>) -> Result<Reset, TagAdminError> {
     let Some(text) = text else {
         let reset = Reset::new(period, zone, DIGITS);

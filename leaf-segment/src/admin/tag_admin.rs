@@ -1,8 +1,9 @@
 //! The operations on tags for operators, and the rules that keep them from losing or repeating ids.
 //!
-//! Invariants: `max_id` never falls. A tag is sealed before it is deleted, so that it is known exactly
-//! what it granted. What cannot be undone must be confirmed. A change is written only over the record
-//! that it was decided on; a record that was repaired or made again meanwhile stays unchanged.
+//! Invariants: `max_id` never falls. A tag is sealed before it is deleted, so that it is known
+//! exactly what it granted. What cannot be undone must be confirmed. A change is written only over
+//! the record that it was decided on; a record that was repaired or made again meanwhile stays
+//! unchanged.
 
 use std::time::Duration;
 
@@ -21,14 +22,15 @@ use crate::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 /// A raise of `max_id` by more than this must be confirmed: the skipped ids are lost for ever.
 const FAR: i64 = 1_000_000_000_000;
 /// In a tag with periods, a raise by more than this many periods must be confirmed. Periods are
-/// counted by their codes (20261121): from the last day of a month to the next day that is about 70,
-/// but from December to January it is 8870, which must be confirmed.
+/// counted by their codes (20261121): from the last day of a month to the next day that is about
+/// 70, but from December to January it is 8870, which must be confirmed.
 const PERIODS: i64 = 200;
 pub(crate) const NO_STEP: &str =
     "a tag in strict order has no step, since every request goes to the store: leave it out";
 /// How many times a change is tried if somebody else keeps changing the record first.
 const TRIES: u32 = 8;
-/// How long such a change is retried: a store has itself retried for some time by then.
+/// After this time a change is not tried again, even if [`TRIES`] are left: the store itself has
+/// retried meanwhile.
 const TRIES_WITHIN: Duration = Duration::from_secs(5);
 /// The most characters that the column of descriptions holds.
 const DESCRIPTION_CHARS: usize = 256;
@@ -62,7 +64,8 @@ pub struct TagAdmin<'a> {
 /// Whether an operator confirmed what cannot be taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirm {
-    /// Not yet: an operation that needs it does nothing, and its error says what it would mean.
+    /// Not confirmed: an operation that needs a confirmation changes nothing, and its error says
+    /// what it would do.
     No,
     /// Do it.
     Yes,
@@ -74,7 +77,8 @@ impl From<bool> for Confirm {
     }
 }
 
-/// The changes of a tag. `None` leaves a value as it is; with `Some(None)` each server's own holds.
+/// The changes of a tag. `None` leaves a value as it is. `Some(None)` removes the tag's value, so
+/// that each server's configured value holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TagChange {
     /// The record's step.
@@ -96,11 +100,13 @@ pub struct TagChange {
 /// What an operator knows about the ids of a tag that is to be reopened, see [`TagAdmin::reopen`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reopening {
-    /// The greatest id of the present period that may have been issued. If the present period had none: an id of an
-    /// earlier period, or 0. `None` if nobody knows it: the tag then has no ids until the next period.
+    /// The greatest id of the present period that may have been issued. If the present period had
+    /// none: an id of an earlier period, or 0. `None` if nobody knows it: the tag then has no ids
+    /// until the next period.
     pub above: Option<i64>,
-    /// The first period that a wrong clock opened, like 20271121: the open period, or an earlier one if that clock went
-    /// on into another period before it was corrected. Required unless the open period is the next one.
+    /// The first period that a wrong clock opened, like 20271121: the open period, or an earlier
+    /// one if that clock went on into another period before it was corrected. Required unless the
+    /// open period is the next one.
     pub first_taken: Option<i64>,
 }
 
@@ -161,20 +167,21 @@ impl<'a> TagAdmin<'a> {
 
     /// Sets the margin by which the store's failover guard advances tags. A raise by more than half
     /// of it must be confirmed: if a failover loses that raise, the guard advances the tag only to
-    /// a number below the ids that were granted since.
+    /// a number below the ids that were granted since. `None` if the store has no failover guard.
     #[must_use]
     pub const fn with_failover_margin(self, margin: Option<i64>) -> Self {
         Self { failover_margin: margin, ..self }
     }
 
-    /// With `dry_run` every method checks what it would do, and returns the record as it would be, but
-    /// writes nothing. What the store itself refuses, like a right that is missing, shows only when it is done.
+    /// With `dry_run` every method checks what it would do, and returns the record as it would be,
+    /// but writes nothing. What the store itself refuses, like a right that is missing, shows only
+    /// when it is done.
     #[must_use]
     pub const fn with_dry_run(self, dry_run: bool) -> Self {
         Self { dry_run, ..self }
     }
 
-    /// The record.
+    /// Returns the tag's record.
     ///
     /// # Errors
     /// `UnknownTag`, or failures of the store.
@@ -267,15 +274,15 @@ impl<'a> TagAdmin<'a> {
     /// changes take effect.
     ///
     /// # Errors
-    /// `Conflict` where `min_step` would be above `max_step`, and in a tag that is sealed; `UnknownTag`; failures of the
-    /// store.
+    /// `Conflict` where `min_step` would be above `max_step`, and in a tag that is sealed;
+    /// `UnknownTag`; failures of the store.
     pub async fn change(&self, tag: &Tag, change: TagChange) -> Result<TagRecord, TagAdminError> {
         self.change_if(tag, change, |_| true).await
     }
 
     /// Does what [`Self::change`] does, but only if `is_expected` is true of the record, so that an
-    /// operator changes only what was shown to them. `is_expected` is called with the very record that
-    /// is then changed.
+    /// operator changes only what was shown to them. `is_expected` is called with the very record
+    /// that is then changed.
     ///
     /// # Errors
     /// `Stale` if `is_expected` is false; the errors of [`Self::change`].
@@ -326,8 +333,9 @@ impl<'a> TagAdmin<'a> {
     /// ids of earlier keys stay valid. A node without the key stops serving the tag.
     ///
     /// # Errors
-    /// `Conflict` if the tag's ids are not scrambled, if its key has the greatest version already, or
-    /// if the tag is sealed; `NoKey` if `keys` has no newer key; `UnknownTag`; failures of the store.
+    /// `Conflict` if the tag's ids are not scrambled, if its key has the greatest version already,
+    /// or if the tag is sealed; `NoKey` if `keys` has no newer key; `UnknownTag`; failures of the
+    /// store.
     pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
         self.update(tag, |record| {
             let meaning = usable(record)?;
@@ -381,18 +389,20 @@ impl<'a> TagAdmin<'a> {
         Ok((record, raised))
     }
 
-    /// Reopens a tag with periods that a wrong clock has closed: that clock opened a later period, and the tag has
-    /// no ids until that period begins. The tag goes on in the present period, above the greatest id of this
-    /// period that may have been issued ([`Reopening::above`]). Ids of later periods that were issued are not
-    /// issued again: when such a period begins, its numbers start after them.
+    /// Reopens a tag with periods that a wrong clock has closed: that clock opened a later period,
+    /// and the tag has no ids until that period begins. The tag goes on in the present period,
+    /// above the greatest id of this period that may have been issued ([`Reopening::above`]). Ids
+    /// of later periods that were issued are not issued again: when such a period begins, its
+    /// numbers start after them.
     ///
-    /// The record gets a new generation, and its counter is raised far above the old value, so that no node takes
-    /// the record for one that was reset to an older state.
+    /// The record gets a new generation, and its counter is raised far above the old value, so that
+    /// no node takes the record for one that was reset to an older state.
     ///
     /// # Errors
-    /// `Conflict` for a tag without periods, a family, a sealed tag and a tag that is not closed, and if this
-    /// program's clock is not set or shows another period than the store's clock; `Refused` for numbers that do
-    /// not fit, and in the last ten minutes of a period; `Unconfirmed`; `UnknownTag`; failures of the store.
+    /// `Conflict` for a tag without periods, a family, a sealed tag and a tag that is not closed,
+    /// and if this program's clock is not set or shows another period than the store's clock;
+    /// `Refused` for numbers that do not fit, and in the last ten minutes of a period;
+    /// `Unconfirmed`; `UnknownTag`; failures of the store.
     pub async fn reopen(
         &self,
         tag: &Tag,
@@ -477,7 +487,7 @@ impl<'a> TagAdmin<'a> {
         }
     }
 
-    /// Removes a tag.
+    /// Seals and deletes a tag.
     ///
     /// # Errors
     /// `Unconfirmed` unless `confirmed`, `UnknownTag`, `HalfDeleted`, failures of the store.
@@ -556,7 +566,9 @@ impl<'a> TagAdmin<'a> {
         Ok((deleted, page.next))
     }
 
-    /// Seals a tag, and returns its record as it was before, and what it granted.
+    /// Seals a tag if it is not sealed yet. Returns its record with the last `max_id`, and what the
+    /// tag granted. For a tag that was sealed before, returns `record` and what that seal recorded
+    /// (`None` if nothing).
     async fn seal(
         &self,
         record: TagRecord,
@@ -591,7 +603,8 @@ fn usable(record: &TagRecord) -> Result<Meaning, TagAdminError> {
     })
 }
 
-/// The record's settings; an error with the way out where they cannot be read.
+/// Returns the record's settings, or why they cannot be read; for damaged ones the error says how
+/// to set them again.
 fn readable_settings(record: &TagRecord) -> Result<&TagSettings, TagAdminError> {
     record.settings.as_ref().map_err(|error| {
         let way_out = match error {
@@ -604,7 +617,7 @@ fn readable_settings(record: &TagRecord) -> Result<&TagSettings, TagAdminError> 
     })
 }
 
-/// What a family allows after a change.
+/// Returns the limits of a family after the change; `None` if the tag is not a family.
 fn changed_family(
     before: Option<Family>,
     change: TagChange,
@@ -639,8 +652,8 @@ fn check_id(what: &str, id: i64) -> Result<(), TagAdminError> {
 /// The meaning of the tag with the newest key in `keys`, which must be newer than the tag's own.
 ///
 /// # Errors
-/// If `keys` has no newer key: `NoKey`; or `Conflict` if the tag's key has the last version that the
-/// tag's domain can have. `Conflict` also for a tag whose ids are not scrambled.
+/// If `keys` has no newer key: `NoKey`; or `Conflict` if the tag's key has the last version that
+/// the tag's domain can have. `Conflict` also for a tag whose ids are not scrambled.
 fn newer_meaning(keys: &KeyRing, meaning: Meaning, tag: &Tag) -> Result<Meaning, TagAdminError> {
     let Shape::Scramble { domain, key } = meaning.shape else {
         let why = "the tag's ids are not scrambled: it has no key";

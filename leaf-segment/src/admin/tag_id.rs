@@ -49,7 +49,7 @@ pub enum TagIdError {
     /// This program does not know what the tag's record means.
     #[error("{0}")]
     Record(String),
-    /// The id's key is missing here, or differs.
+    /// The key ring has no key of the id's version, or another one than the tag.
     #[error("{0}")]
     Key(KeyProblem),
     /// The tag does not issue such ids.

@@ -83,8 +83,8 @@ impl SegmentGenerator {
     }
 
     /// Checks whether the store is available, unless a request was sent to it within `lately`;
-    /// [`Self::health`] shows the result. Without this call, the generator checks after four seconds without
-    /// a request.
+    /// [`Self::health`] shows the result. Without this call, the generator checks after four
+    /// seconds without a request.
     pub async fn look_at_store(&self, lately: Duration) {
         if self.shared.store_client.idle_for() >= lately {
             self.shared.store_client.try_allocating().await;
@@ -130,14 +130,15 @@ impl SegmentGenerator {
         }
     }
 
-    /// Reads the records of the known tags again, the first 256 within half a second, and the others
-    /// within half of [`SegmentConfig::refresh`].
+    /// Reads the records of the known tags again, the first 240 within half a second, and the
+    /// others within half of [`SegmentConfig::refresh`].
     pub fn read_soon(&self) {
         self.shared.store_client.soon.read_all();
     }
 
-    /// Reads the record of one tag and applies it: a change that was made in the store before this call
-    /// is in effect here when this returns. If the store does not answer, it is asked again soon.
+    /// Reads the record of one tag and applies it: a change that was made in the store before this
+    /// call is in effect here when this returns. If the store does not answer, it is asked again
+    /// soon.
     pub async fn follow(&self, tag: &Tag) {
         // A task of its own: a caller that leaves must not leave the change to the next reading.
         let (done, followed) = tokio::sync::oneshot::channel();
@@ -152,8 +153,8 @@ impl SegmentGenerator {
 
     /// Drops every id in memory, and gives none back. Each handle ends with `Changed`;
     /// [`Self::tag`] returns a new one, which fetches anew. For a process that was restored from a
-    /// snapshot of its memory (AWS Lambda SnapStart, CRIU): others may be restored from the same
-    /// snapshot and hold the same ids. Call it after the restore, before an id is taken.
+    /// snapshot of its memory (AWS Lambda SnapStart, CRIU): other processes may be restored from
+    /// the same snapshot and hold the same ids. Call it after the restore, before an id is taken.
     pub fn begin_anew(&self) {
         self.shared.store_client.begin_anew();
         self.shared.end_all(&SegmentErrorKind::Changed);
@@ -186,7 +187,7 @@ impl SegmentGenerator {
         handles.into_iter().take(most).map(|handle| TagView::of(&handle.state)).collect()
     }
 
-    /// A look at all known tags together.
+    /// Returns the totals of all known tags.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let (tags, departed) = self.shared.tags.all_and_departed();
@@ -198,7 +199,7 @@ impl SegmentGenerator {
         }
     }
 
-    /// A look at a tag that is known; never waits.
+    /// Returns the state of a tag in memory; `None` if it is not there. Never waits.
     #[must_use]
     pub fn view(&self, tag: &str) -> Option<TagView> {
         self.shared.tags.find(tag).map(|handle| TagView::of(&handle.state))

@@ -21,14 +21,15 @@ use super::refill::{self, Amount};
 use super::tag_state::TagState;
 use crate::{SegmentError, StoreError, StoreErrorKind};
 
-/// The most ids of one allocation.
+/// The most ids of one allocation for several requests.
 const MOST_IDS: u64 = 1_000_000;
 /// How long an allocation is retried after a failure that may pass: a connection that the server
 /// has closed, or a conflict in a cluster.
 const AGAIN_FOR: Duration = Duration::from_millis(300);
-/// How often at most.
+/// The most tries of one allocation.
 const MOST_TRIES: u32 = 30;
-/// Upper bound of the random pause before a try; it grows with the first tries.
+/// The upper bound of the random pause after the tenth try and later ones; after try n < 10 it is n
+/// tenths of this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// How long after an outage callers get its error without a new request to the store.
 const FAILURE_HOLDS: Duration = Duration::from_millis(50);
@@ -191,7 +192,7 @@ fn hand_out(range: IdRange, group: Vec<Request>) {
 
 /// Why a group got nothing.
 enum Failed {
-    /// Fewer numbers are left than it asked for.
+    /// Fewer numbers are left than the group asked for.
     TooFewLeft(SegmentError),
     Other(SegmentError),
 }
@@ -229,7 +230,7 @@ async fn allocate(state: &Arc<TagState>, amount: Step) -> Result<IdRange, Failed
     unreachable!("the last try returns")
 }
 
-/// Writes down why there are no ids.
+/// Records why there are no ids, and returns the error for the callers.
 fn failed(state: &TagState, error: StoreError) -> SegmentError {
     let error = Arc::new(error);
     if error.is_outage() {

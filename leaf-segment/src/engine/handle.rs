@@ -1,4 +1,4 @@
-//! A tag in use: its buffer, and how a caller waits for it.
+//! The handle of a tag in use: takes ids from the buffer, and waits for refills.
 //!
 //! The fast path is [`DoubleBuffer::take`] alone. A caller that finds both segments used up asks
 //! for a refill and waits for its arrival with a deadline; it never talks to the store itself, so a
@@ -20,8 +20,8 @@ use crate::{SegmentError, SegmentErrorKind};
 
 /// A tag, ready to hand out ids. Cheap to clone; keep it instead of looking the tag up again.
 ///
-/// When the tag's record is deleted, disabled, made again, repaired or reopened, or its ids get another key,
-/// the handle ends: every call then fails with [`SegmentErrorKind::UnknownTag`],
+/// When the tag's record is deleted, disabled, made again, repaired or reopened, or its ids get
+/// another key, the handle ends: every call then fails with [`SegmentErrorKind::UnknownTag`],
 /// [`SegmentErrorKind::Disabled`] or [`SegmentErrorKind::Changed`], also after the record was made
 /// or enabled again. Ask the generator for a new handle.
 #[derive(Clone)]
@@ -36,8 +36,9 @@ impl TagHandle {
         &self.state.tag
     }
 
-    /// Takes the next id if one is in memory; never waits. If there is none it starts a refill, so that a later call
-    /// succeeds. A tag in strict order keeps none in memory: it is always `None` there, and nothing is started.
+    /// Takes the next id if one is in memory; never waits. If there is none it starts a refill, so
+    /// that a later call succeeds. A tag in strict order keeps none in memory: there this returns
+    /// `None`, and starts nothing.
     #[inline]
     #[must_use]
     pub fn try_next(&self) -> Option<Id> {
@@ -50,11 +51,12 @@ impl TagHandle {
     /// Takes the next id; at once while a segment is there, else as soon as the refill arrives.
     ///
     /// # Errors
-    /// After [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`, `StoreRefused` or
-    /// `Deadline`. At once: `UnknownTag` when the record is gone, `Changed` when it was made again or
-    /// reopened, or has another key, `Moved`, `Disabled`, `Exhausted` at the end of the ids, `ClockBehind`
-    /// where numbers of a later period were granted, `Key` where the key of scrambled ids is
-    /// missing, `Guard` or `Record` when an operator must repair it, `Closed`.
+    /// At the latest after [`SegmentConfig::wait`](crate::SegmentConfig::wait): `StoreDown`,
+    /// `StoreRefused` or `Deadline`. At once: `UnknownTag` when the record is gone, `Changed` when
+    /// it was made again or reopened, or has another key, `Moved`, `Disabled`, `Exhausted` at the
+    /// end of the ids, `ClockBehind` where numbers of a later period were granted, `Key` where the
+    /// key of scrambled ids is missing, `Guard` or `Record` when an operator must repair it,
+    /// `Closed`.
     pub async fn next(&self) -> Result<Id, SegmentError> {
         match self.try_next() {
             Some(id) => Ok(id),
@@ -99,8 +101,8 @@ impl TagHandle {
     ///
     /// # Errors
     /// `BadCount` unless `count` is 1 to
-    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take) or the tag's own limit; else those
-    /// of [`Self::next`]. Ids that were taken before an error are lost, which makes a gap.
+    /// [`SegmentConfig::max_take`](crate::SegmentConfig::max_take) or the tag's own limit; else
+    /// those of [`Self::next`]. Ids that were taken before an error are lost, which makes a gap.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -156,8 +158,8 @@ impl TagHandle {
     /// order between them and those of [`Self::next`].
     ///
     /// # Errors
-    /// `NoRanges` in a tag whose ids are scrambled or interleaved, so that they form no ranges; else those
-    /// of [`Self::take`].
+    /// `NoRanges` in a tag whose ids are scrambled or interleaved, so that they form no ranges;
+    /// else those of [`Self::take`].
     pub async fn take_contiguous(&self, count: usize) -> Result<IdRange, SegmentError> {
         self.check_ranges()?;
         let step = self.check_count(count)?;
@@ -177,13 +179,14 @@ impl TagHandle {
         ids.and_then(|ranges| ranges.first().copied()).expect("a tag that has ranges")
     }
 
-    /// What the tag's numbers mean.
+    /// The tag's meaning: its order, shape and periods.
     #[must_use]
     pub fn meaning(&self) -> Meaning {
         self.state.meaning()
     }
 
-    /// The generation of the record that this handle's ids belong to; `None` if the record has none.
+    /// The generation of the record that this handle's ids belong to; `None` if the record has
+    /// none.
     #[must_use]
     pub fn generation(&self) -> Option<TagGeneration> {
         self.state.generation()
@@ -203,7 +206,8 @@ impl TagHandle {
         self.state.max_take()
     }
 
-    /// How this tag's ids are written now; `None` for a tag without a template.
+    /// Returns the writer of this tag's ids as texts, with the present date; `None` for a tag
+    /// without a template.
     #[must_use]
     pub fn texts(&self) -> Option<Texts> {
         let text = self.state.text.as_ref()?;
@@ -238,7 +242,8 @@ impl TagHandle {
         self.state.numbers().stock()
     }
 
-    /// The slow way: makes an id of the next number, or starts a fetch.
+    /// The slow path of [`Self::try_next`]: makes an id of the next number, or starts a fetch and
+    /// returns `None`.
     #[cold]
     fn try_next_of_numbers(&self) -> Option<Id> {
         let Some(shaped) = &self.state.shaped else {

@@ -10,10 +10,11 @@ use super::known_tags::TagMap;
 use super::store_client::StoreClient;
 use crate::{SegmentErrorKind, StoreErrorKind};
 
-/// How long the health reports a tag that failed for a clock: perhaps nobody asks for it again.
+/// How long the health reports a tag after a clock made it fail: perhaps nobody asks for its ids
+/// again.
 const LATELY: Duration = Duration::from_secs(300);
 
-/// How many of the tags that need an operator are named.
+/// How many of the tags with one kind of problem are named.
 const NAMED: usize = 3;
 
 /// The health of a generator with these tags. `loaded`: whether the store was ever read. All

@@ -13,7 +13,7 @@ use super::handle::TagHandle;
 
 pub(crate) type TagMap = HashMap<Tag, TagHandle, foldhash::fast::RandomState>;
 
-/// The tags that a generator knows, seen from one thread.
+/// A look-up of the tags that a generator has in memory, for one thread.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -39,19 +39,20 @@ impl KnownTags {
         Self(Cache::new(Arc::clone(tags)))
     }
 
-    /// The handle of a tag that is in memory and has not ended. New tags may be missing for a second.
+    /// The handle of a tag that is in memory and has not ended. New tags may be missing for a
+    /// second.
     #[inline]
     pub fn get(&mut self, tag: &str) -> Option<&TagHandle> {
         self.0.load().get(tag).filter(|handle| !handle.state.has_ended())
     }
 
     /// Looks all of these tags up, then calls `using` for each of them in turn, with the handle
-    /// that [`Self::get`] returns, until it breaks off.
+    /// that [`Self::get`] returns, until `using` returns `Break`.
     ///
-    /// For callers that take ids of many tags in turn. What the look-up and the next id need from
-    /// memory is read for [`Self::AT_A_TIME`] tags at once. Tag by tag, each would wait for memory,
-    /// because taking an id is an atomic addition, and the processor starts no later read before it
-    /// is done.
+    /// For callers that take ids of many tags in turn. The memory that the look-up and the next id
+    /// need is read for [`Self::AT_A_TIME`] tags at once. If the tags came one by one, each would
+    /// wait for memory, because taking an id is an atomic addition, and the processor starts no
+    /// later read before it is done.
     pub fn each<'a>(
         &'a mut self,
         tags: &[&str],

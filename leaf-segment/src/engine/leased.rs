@@ -2,8 +2,8 @@
 //!
 //! Invariant: a leased range is one allocation in the store, which begins after the call began. So
 //! a client that leases one range after the other gets rising ranges, whichever nodes they come
-//! from. Unused ids go back by compare-and-set, and only from the holder of the range: the ticket
-//! proves that, and only once.
+//! from. Unused ids go back by compare-and-set, and only from the holder of the range, who must
+//! show the ticket. A ticket can be used once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct LeasedRange {
     pub ticket: u64,
 }
 
-/// Without the ticket.
+/// Shows the range, and not the ticket, which is secret.
 impl fmt::Debug for LeasedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeasedRange").field("range", &self.range).finish_non_exhaustive()
@@ -74,7 +74,7 @@ impl Leased {
         ticket
     }
 
-    /// Forgets the range of this ticket, if `unused` is the end of it.
+    /// Removes and returns the range of this ticket, if `unused` is the end of it.
     fn redeem(&mut self, ticket: u64, unused: IdRange) -> Option<Entry> {
         let is_tail =
             |range: IdRange| range.end() == unused.end() && range.start() <= unused.start();

@@ -64,7 +64,7 @@ impl LocalIds {
         }
     }
 
-    /// Takes the next id, and waits where it must.
+    /// Takes the next id; waits for a refill if none is in memory.
     ///
     /// # Errors
     /// The errors of [`TagHandle::next`].

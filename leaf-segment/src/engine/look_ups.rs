@@ -30,7 +30,7 @@ const MOST_WAITING: usize = 10_000;
 /// How long a look-up pauses after each name that yielded no tag: 10,000 such names a second.
 pub(crate) const PAUSE: Duration = Duration::from_micros(100);
 
-/// What a look-up came to.
+/// The result of a look-up: the handle of the tag, or why there is none.
 pub(crate) type Answer = Result<TagHandle, SegmentError>;
 
 /// The names that wait, and those that were refused a moment ago.
@@ -40,7 +40,7 @@ pub(crate) struct LookUps(Mutex<Names>);
 #[derive(Debug, Default)]
 struct Names {
     waiting: HashMap<Tag, Vec<oneshot::Sender<Answer>>>,
-    /// In the order of their arrival.
+    /// The waiting names, in the order of their arrival.
     order: VecDeque<Tag>,
     /// Whether a task is running that looks up the waiting names.
     served: bool,
@@ -53,7 +53,7 @@ pub(crate) struct LookUp {
     pub(crate) callers: Vec<oneshot::Sender<Answer>>,
 }
 
-/// What becomes of a name that is asked for.
+/// The result of [`LookUps::ask`].
 pub(crate) enum Asked {
     /// The name was refused recently, or too many names wait: there is no look-up.
     Refused(SegmentErrorKind),
@@ -69,7 +69,7 @@ impl LookUps {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a name.
+    /// Queues a name for a look-up, unless it is refused.
     pub(crate) fn ask(&self, tag: &Tag) -> Asked {
         let mut names = self.names();
         if let Some((why, since)) = names.refused.get(tag)
@@ -92,8 +92,8 @@ impl LookUps {
         }
     }
 
-    /// Takes the names that wait, as many as one look-up has room for; `None` lets the next caller
-    /// begin a task.
+    /// Takes the names that wait, as many as one look-up has room for. `None` if none waits: then
+    /// the next caller of [`Self::ask`] must start the task again.
     pub(crate) fn next(&self) -> Option<Vec<LookUp>> {
         let mut names = self.names();
         let mut taken = Vec::new();
@@ -121,7 +121,8 @@ impl LookUps {
         drop(left);
     }
 
-    /// Remembers a refusal: the store lacks the tag, or has it disabled, or its record cannot be used.
+    /// Remembers a refusal: the store lacks the tag, or has it disabled, or its record cannot be
+    /// used.
     pub(crate) fn refuse(&self, tag: Tag, why: SegmentErrorKind) {
         let mut names = self.names();
         if names.refused.len() >= MOST_REFUSED {

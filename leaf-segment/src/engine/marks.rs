@@ -25,8 +25,7 @@ use tokio::time::timeout;
 
 /// How long a fetch waits for the disk.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The version of the file's format. A later one that this version cannot read has a greater
-/// number.
+/// The version of the file's format. A format that this program cannot read has a greater one.
 const VERSION: u32 = 1;
 /// Below this size the file is not worth replacing.
 const SMALL: u64 = 64 * 1024;
@@ -53,16 +52,17 @@ const SMALL: u64 = 64 * 1024;
 #[derive(Debug, Default)]
 pub struct HighWaterMarks {
     known: Arc<Mutex<Known>>,
-    /// The file; `None` keeps marks in memory only. Its lock's holder writes the changes of all callers.
+    /// The file; `None` keeps marks in memory only. Its lock's holder writes the changes of all
+    /// callers.
     log: Option<Arc<tokio::sync::Mutex<Log>>>,
-    /// Whether a write has not ended in time. Until it ends, nobody waits for it.
+    /// Whether a write lasts longer than [`PATIENCE`]. Until it ends, callers do not wait for it.
     stuck: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     marks: BTreeMap<Tag, i64>,
-    /// Changed since the file was last written.
+    /// The tags whose marks changed since the file was last written.
     dirty: BTreeSet<Tag>,
     /// Why the last write failed.
     trouble: Option<String>,
@@ -79,7 +79,7 @@ struct Log {
     unknown: String,
 }
 
-/// What a file of marks says.
+/// The contents of a file of marks.
 #[derive(Debug, Default)]
 struct Contents {
     marks: BTreeMap<Tag, i64>,
@@ -220,7 +220,7 @@ impl HighWaterMarks {
         self.write(tag).await
     }
 
-    /// What [`Self::lower`] does, for this process; [`Self::write`] makes it durable.
+    /// Does what [`Self::lower`] does, but for this process only; [`Self::write`] makes it durable.
     pub(crate) fn lower_in_memory(&self, tag: &Tag, granted: i64, issued: i64) {
         let mut known = self.known();
         if known.marks.get(tag) == Some(&granted) && issued < granted {
@@ -270,7 +270,8 @@ impl HighWaterMarks {
         error
     }
 
-    /// Why marks are not durable at present; for operators.
+    /// Why marks are not durable at present, for operators; `None` if they are, or there is no
+    /// file.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.known().trouble.clone()
     }
@@ -374,7 +375,8 @@ fn with_crc(text: &str) -> String {
     format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes()))
 }
 
-/// Fails where a later version wrote the file in a format that this one cannot read.
+/// Reads the lines of a file of marks; leaves out damaged ones. Fails if a later version of Leaf
+/// wrote the file in a format that this version cannot read.
 fn parse(text: &[u8]) -> io::Result<Contents> {
     let mut contents = Contents::default();
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -1,6 +1,7 @@
 //! Limits how many members of each family a node makes in a second.
 //!
-//! Invariant: a flood of new names costs the store no more than a family allows each node in a second.
+//! Invariant: a flood of new names costs the store no more than a family allows each node in a
+//! second.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,7 +1,8 @@
-//! Members of families: their records are read together with those of their families, and a tag without a
-//! record may be made by its family.
+//! Members of families: their records are read together with those of their families, and a tag
+//! without a record may be made by its family.
 //!
-//! Invariant: a member's record is applied only with its family's settings filled in, as both were read.
+//! Invariant: a member's record is applied only with its family's settings filled in, as both were
+//! read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use super::shared::Shared;
 use crate::store::{Family, MOST_RECORDS, Member};
 use crate::{SegmentError, SegmentErrorKind, StoreError, StoreErrorKind, TagRecord};
 
-/// Which records are read.
+/// Whose records are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Those of tags that are known.
+    /// Tags that are in memory already.
     Again,
-    /// Those of names that are looked up.
+    /// Names that are looked up.
     LookUp,
 }
 
@@ -77,8 +78,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes those of these tags that have no record, but whose family is in `records`, and adds
-    /// their new records. Returns why the other ones were not made.
+    /// Makes each of these tags that has no record but a family in `records`, and adds the new
+    /// records. Returns the errors of those that could not be made.
     pub(crate) async fn make_missing(
         &self,
         tags: &[Tag],
@@ -170,7 +171,7 @@ impl Shared {
     }
 }
 
-/// What became of one member.
+/// Converts the outcome for one member: adds the operation to its error.
 fn of_member((tag, made): Member) -> (Tag, Result<TagRecord, Arc<StoreError>>) {
     (tag, made.map_err(|kind| Arc::new(StoreError::new(kind, "make a member of a family"))))
 }

@@ -34,11 +34,11 @@ struct Seen {
     believed: i64,
 }
 
-/// By how many milliseconds a clock was set.
+/// By how many milliseconds a clock was set forward; negative if it was set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SetBy(i64);
 
-/// `365 days forward`, `3 h back`, `7 s forward`.
+/// Writes a text like `365 days forward`, `3 h back` or `7 s forward`.
 impl fmt::Display for SetBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = if self.0 < 0 { "back" } else { "forward" };
@@ -51,7 +51,8 @@ impl fmt::Display for SetBy {
 }
 
 impl PeriodClock {
-    /// Believes what the clock shows now: there is nothing to compare it with.
+    /// Accepts the time that the clock shows now, since there is no earlier reading to compare it
+    /// with.
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         let (offset, boot) = look(&*clock);
         let seen = Seen { offset, set_at: boot, believed: offset };
@@ -95,7 +96,7 @@ impl SetBy {
     }
 }
 
-/// Wall minus boot clock, and the boot clock.
+/// Returns the wall clock minus the boot clock, in milliseconds, and the boot clock.
 fn look(clock: &dyn Clock) -> (i64, Duration) {
     let boot = clock.boot();
     (millis(clock.wall()) - millis(boot), boot)

@@ -1,12 +1,12 @@
-//! How fast ids flow, over the last minute.
+//! The rate at which ids of a tag are issued, over the last minute.
 //!
-//! The count is looked at now and then instead of timing every id: the hot path pays nothing.
+//! The count of issued ids is sampled at intervals, so that the hot path measures nothing.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How often the count is looked at.
+/// How often the count is sampled.
 pub(crate) const EVERY: Duration = Duration::from_secs(30);
 
 /// The count at two moments of the last minute: the last sample, and the one before.

@@ -1,6 +1,7 @@
-//! Reads the records of the tags in memory again, and of tags that are looked up.
+//! Reads the records of tags that are looked up, and regularly those of the tags in memory.
 //!
-//! Invariant: readings of records never overlap, so that the record that is applied last is the newest.
+//! Invariant: readings of records never overlap, so that the record that is applied last is the
+//! newest.
 //!
 //! The record of each known tag is read once in every
 //! [`SegmentConfig::refresh`](crate::SegmentConfig::refresh), page by page, so that the load is
@@ -30,7 +31,8 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Records are not read again sooner than this, however often somebody asks for it.
 const GAP: Duration = Duration::from_millis(500);
 
-/// Returns the mapping from a record's numbers to ids, or why none may be issued.
+/// Returns the mapping from a record's numbers to ids (`None` if the numbers are the ids), or why
+/// no id may be issued.
 fn usable(record: &TagRecord, keys: &KeyRing) -> Result<Option<Mapping>, SegmentErrorKind> {
     let meaning = record.meaning.as_ref().map_err(|_| SegmentErrorKind::Record)?;
     if record.is_family() {
@@ -132,7 +134,7 @@ impl Refresh {
         }
     }
 
-    /// Whether the store can be read.
+    /// Checks whether the store can be read, and records the outcome.
     pub(crate) async fn try_reading(&mut self, shared: &Shared) -> bool {
         let client = &shared.store_client;
         let tried = client.read("read the tags", client.store.try_reading()).await;
@@ -229,7 +231,8 @@ impl Shared {
         }
     }
 
-    /// Looks up a tag that is not in memory, together with others that are asked for at the same time.
+    /// Looks up a tag that is not in memory, together with others that are asked for at the same
+    /// time.
     pub(crate) async fn look_up(shared: &Arc<Self>, tag: &Tag) -> Answer {
         let answer = match shared.look_ups.ask(tag) {
             Asked::Refused(why) => return Err(SegmentError::new(why, tag.as_str())),

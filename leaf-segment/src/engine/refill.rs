@@ -226,7 +226,8 @@ pub(crate) fn record_failure(state: &TagState, error: &Arc<StoreError>) -> bool 
     true
 }
 
-/// Records why there are no ids, and waits until a retry makes sense. Returns `false` if none ever does.
+/// Records why there are no ids, and waits until a retry makes sense. Returns `false` if none ever
+/// does.
 async fn record_failure_and_back_off(state: &TagState, error: StoreError, failures: u32) -> bool {
     let error = Arc::new(error);
     if !record_failure(state, &error) {
@@ -305,9 +306,9 @@ pub(crate) async fn fetch(state: &Arc<TagState>, wanted: Amount) -> Result<IdRan
     Ok(range)
 }
 
-/// Records in memory what was granted. Returns `false` if the tag has ended: it may have been made
-/// again, and the handle that then serves it must know of every range that is handed out, so that
-/// this one may hand out no more.
+/// Records in memory what was granted. Returns `false` if the tag has ended; then the range must
+/// not be handed out: the tag may have been made again, and its new handle cannot take this range
+/// into account.
 fn is_granted(
     state: &TagState,
     wanted: Amount,
@@ -400,8 +401,9 @@ async fn fetch_in_order(
     }
 }
 
-/// Refuses a period that has not begun by the clock of the store's server, and any period if this host's
-/// clock is not set: a period that is opened too early leaves the tag without ids until it begins.
+/// Refuses a period that has not begun by the clock of the store's server, and any period if this
+/// host's clock is not set: a period that is opened too early leaves the tag without ids until it
+/// begins.
 async fn compare_clocks(
     state: &TagState,
     reset: Reset,

@@ -17,7 +17,7 @@ use crate::store::TagSettings;
 
 const SHORT: Duration = Duration::from_secs(15 * 60);
 
-/// The step of one tag's next fetch.
+/// Determines the dynamic step of one tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StepPolicy {
     record: Step,

@@ -1,4 +1,4 @@
-//! How a generator talks to its store: every request has a deadline, and the last failure is told
+//! The requests of a generator to its store: each has a deadline, and the last failure is reported
 //! to operators.
 
 use std::collections::HashSet;
@@ -39,7 +39,7 @@ pub(crate) struct StoreClient {
     runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
-    /// What is to be read before its regular time.
+    /// Requests to read records before their regular time.
     pub(crate) soon: Soon,
     /// Why the store did not serve the last request, of any tag; `None` if it did.
     trouble: Mutex<Option<Trouble>>,
@@ -110,7 +110,7 @@ impl Soon {
 struct Told {
     cause: String,
     at: Instant,
-    /// How often it came since.
+    /// How often it occurred again since `at`.
     again: u64,
 }
 
@@ -118,7 +118,8 @@ struct Told {
 #[derive(Debug)]
 struct Trouble {
     text: String,
-    /// When the store refused a write. An answered read does not prove that it accepts writes again.
+    /// When the store refused a write. An answered read does not prove that it accepts writes
+    /// again.
     write_refused_at: Option<Instant>,
     /// Whether the store refused a read. An accepted write does not prove that it answers reads
     /// again: reads are tried twice a second until one succeeds.
@@ -251,7 +252,7 @@ impl StoreClient {
         }
     }
 
-    /// Whether there is trouble of this sort.
+    /// Whether the store is in trouble, and `sort` is true of that trouble.
     fn troubled(&self, sort: impl Fn(&Trouble) -> bool) -> bool {
         let trouble = self.trouble.lock().expect("no holder of this lock panics");
         trouble.as_ref().is_some_and(sort)
@@ -268,7 +269,7 @@ impl StoreClient {
         result
     }
 
-    /// One request to the store under the attempt's deadline.
+    /// Sends one request to the store, with the deadline of an attempt, and counts its outcome.
     pub(crate) async fn attempt<T>(
         &self,
         what: &str,
@@ -319,7 +320,7 @@ mod tests {
     use super::*;
     use crate::MemoryStore;
 
-    /// S-21: a store that answers reads and refuses writes does not look well after each read.
+    /// S-21: a store that answers reads and refuses writes stays in trouble after a read.
     #[tokio::test(start_paused = true)]
     async fn reads_do_not_hide_that_writes_are_refused() {
         let client = StoreClient::new(Arc::new(MemoryStore::default()), SegmentConfig::default());

@@ -14,7 +14,8 @@ use arc_swap::ArcSwap;
 use super::handle::TagHandle;
 use super::known_tags::{KnownTags, TagMap};
 
-/// The map is copied once the new tags are at least one in this many of its tags.
+/// The map is copied when the number of new tags reaches the number of its own tags divided by
+/// this.
 const WORTH_A_COPY: usize = 8;
 
 /// The tags of a generator.
@@ -106,7 +107,8 @@ impl TagSet {
         self.all_and_departed().0
     }
 
-    /// All handles, and how many ids were issued by handles that have since been replaced or removed.
+    /// All handles, and how many ids were issued by handles that have since been replaced or
+    /// removed.
     pub(crate) fn all_and_departed(&self) -> (Arc<TagMap>, u64) {
         let mut changes = self.changes();
         if !changes.recent.is_empty() {

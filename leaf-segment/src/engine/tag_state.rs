@@ -1,4 +1,5 @@
-//! What the handles of one tag share: the buffer, and what the control plane knows of the tag.
+//! The state that the handles of one tag share: the buffer, and the control plane's state of the
+//! tag.
 //!
 //! While ids are in memory, a caller touches only the buffer. Most of the rest is behind one lock,
 //! which only refills, waiting callers and views of the tag take.
@@ -58,7 +59,8 @@ pub(crate) struct TagState {
     pub(crate) queue: Queue,
     /// Whether the mark is to be written soon.
     mark_due: AtomicBool,
-    /// Whether a refill task is running. Only the task that set this may call `DoubleBuffer::publish`.
+    /// Whether a refill task is running. Only the task that set this may call
+    /// `DoubleBuffer::publish`.
     pub(crate) fetching: AtomicBool,
     /// Allows one fetch of this tag at a time, including those without the buffer (a tag in strict
     /// order has only one task anyway). A request must not be under way while the answer to another
@@ -92,7 +94,7 @@ pub(crate) struct Shaped {
     pub(crate) buffer: DoubleBuffer,
 }
 
-/// What the refill task knows. Only the control plane locks it.
+/// The state of a tag in the control plane, which alone locks it.
 #[derive(Debug)]
 pub(crate) struct TagControl {
     pub(crate) policy: Result<StepPolicy, StepError>,
@@ -130,7 +132,7 @@ pub(crate) struct TagControl {
     pub(crate) failure: Option<Failure>,
     pub(crate) ended: Option<SegmentErrorKind>,
     closed_at: Option<ClosedAt>,
-    /// The number of issued ids when a change of it was last noticed, and the time of that.
+    /// The number of issued ids when it was last seen to change, and when that was.
     used: (u64, Instant),
     /// Whether the tag was dropped from memory because nobody used it.
     left: bool,
@@ -178,7 +180,7 @@ impl TagControl {
         Before { granted_end: self.granted_end, direct_end: self.direct_end, mark }
     }
 
-    /// The settings, as they were read last.
+    /// The settings as they were read last, or why they could not be read.
     pub(crate) fn settings(&self) -> Result<Arc<TagSettings>, &TagSettingsError> {
         match &self.unreadable {
             Some(error) => Err(error),
@@ -300,7 +302,7 @@ impl TagState {
         (control.refused || control.went_back).then(mark).flatten()
     }
 
-    /// The family that made the tag.
+    /// The family that made the tag; `None` if none did.
     pub(crate) fn made_by(&self) -> Option<Tag> {
         let is_member = self.control().settings.as_ref().is_some_and(|settings| settings.member);
         is_member.then(|| Family::of(&self.tag)).flatten()
@@ -315,7 +317,7 @@ impl TagState {
         self.shaped.as_ref().map_or(&self.buffer, |shaped| &shaped.buffer)
     }
 
-    /// What makes ids of the numbers; `None` where they are the ids.
+    /// The mapping from numbers to ids; `None` if the numbers are the ids.
     pub(crate) fn mapping(&self) -> Option<&Arc<Mapping>> {
         self.shaped.as_ref().map(|shaped| &shaped.mapping)
     }
@@ -376,7 +378,7 @@ impl TagState {
         self.read_again_in(again);
     }
 
-    /// Has the record read again, before the next refresh.
+    /// Requests that the record is read again after `pause`, unless such a request is pending.
     pub(crate) fn read_again_in(self: &Arc<Self>, pause: Duration) {
         if self.reads_again.swap(true, Ordering::Relaxed) {
             return;
@@ -412,7 +414,7 @@ impl TagState {
         }
     }
 
-    /// Ends the tag: no id leaves it any more.
+    /// Ends the tag: its handles hand out no more ids.
     pub(crate) fn end(&self, why: SegmentErrorKind) {
         let mut control = self.control();
         control.ended.get_or_insert(why);
@@ -460,7 +462,7 @@ impl TagState {
     /// out, by this process or an earlier one, and returns the ids that were fetched last and never
     /// handed out. Call it once the tag's tasks have ended. Only the first call returns ids: once
     /// given back, they may be granted to somebody else. `None` if the record is gone or suspect,
-    /// or nothing was granted.
+    /// or nothing was granted; `Some(None)` if no ids are left.
     pub(crate) fn take_unused(&self) -> Option<Option<IdRange>> {
         let mut control = self.control();
         let closed = control.left || control.ended == Some(SegmentErrorKind::Closed);
@@ -491,9 +493,10 @@ impl TagState {
         self.waiters.load(Ordering::Acquire) > 0
     }
 
-    /// How many ids were taken from the buffer or fetched without it, including leased ids that were
-    /// given back. Never falls: no segment is added while the lock is held, so that `granted` and the
-    /// stock belong together, and when the tag ends, its stock is subtracted from `granted`.
+    /// How many ids were taken from the buffer or fetched without it, including leased ids that
+    /// were given back. Never falls: no segment is added while the lock is held, so that `granted`
+    /// and the stock belong together, and when the tag ends, its stock is subtracted from
+    /// `granted`.
     pub(crate) fn issued(&self) -> u64 {
         let control = self.control();
         control.granted.saturating_sub(self.numbers().stock())

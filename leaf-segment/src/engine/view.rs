@@ -1,6 +1,6 @@
-//! What a tag looks like from outside, for dashboards, metrics and operators.
+//! Views of a tag's state, for dashboards, metrics and operators.
 //!
-//! A snapshot, taken without a lock that callers of ids would meet.
+//! A view is a snapshot. To take it needs no lock that callers take while ids are in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,27 +39,30 @@ pub struct TagView {
     pub slots: [Option<IdRange>; 2],
     /// Which slot ids are taken from, 0 or 1.
     pub current: usize,
-    /// The next id; `None` when both segments are used up.
+    /// The next number; `None` while the current segment is used up.
     pub position: Option<i64>,
     /// How many ids can be taken without the store.
     pub stock: u64,
     /// The record's step; `None` if the number in the row is not a valid step.
     pub step: Option<Step>,
-    /// The record's settings; the defaults while they cannot be read (`error` tells).
+    /// The record's settings; the defaults while they cannot be read (the next fetch sets `error`
+    /// to the reason).
     pub settings: TagSettings,
     /// The last fetches, the newest last, at most 16.
     pub fetches: Vec<FetchView>,
-    /// Whether the store is being asked now.
+    /// Whether a refill task of the tag is running. It may be waiting before a retry.
     pub fetching: bool,
-    /// The error of the last fetch, and how long ago it was; `None` after a success. For the
-    /// operator's eyes: it may name hosts.
+    /// The error of the last fetch, and how long ago it was; `None` after a success. Show it only
+    /// to operators: it may contain names of hosts.
     pub error: Option<(Arc<StoreError>, Duration)>,
-    /// Ids handed out since the tag came into memory, those included that were leased and given back.
+    /// Ids handed out since the tag came into memory, those included that were leased and given
+    /// back.
     pub issued: u64,
     /// Numbers that the tag has left: to the end of 63 bits, of its slice, of its text, or of the
-    /// period of its last numbers. `None` before the first fetch, and where the settings cannot be read.
+    /// period of its last numbers. `None` before the first fetch, and where the settings cannot be
+    /// read.
     pub remaining: Option<u64>,
-    /// What the tag's numbers stand for.
+    /// The tag's meaning.
     pub meaning: Meaning,
     /// Ids handed out per second, over the last minute.
     pub rate: f64,
@@ -80,22 +83,23 @@ pub struct Totals {
     pub tags: usize,
     /// How many ids can be taken without the store.
     pub stock: u128,
-    /// How many ids were issued since the generator was opened, those of tags included that have left
-    /// memory since. It never falls.
+    /// How many ids were issued since the generator was opened, those of tags included that have
+    /// left memory since. It never falls.
     pub issued: u64,
     /// How long the store took to answer.
     pub store_answers: DurationCounts,
-    /// How many requests the store did not serve: it was away, or refused.
+    /// How many requests the store did not serve, because it was unavailable or refused them.
     pub store_failures: u64,
     /// The tags whose records went back, by name, and the number from which each must go on, at
     /// least.
     pub went_back: Vec<(Tag, i64)>,
-    /// Whether there is a tag whose key is missing.
+    /// Whether there is a tag whose key this process does not have.
     pub lacks_key: bool,
 }
 
 impl Totals {
-    /// `departed`: how many ids were issued of tags that have left.
+    /// Sums up the states. `departed` is how many ids were issued by handles that were replaced or
+    /// removed.
     pub(crate) fn of<'a>(departed: u64, states: impl Iterator<Item = &'a TagState>) -> Self {
         let mut totals = Self { issued: departed, ..Self::default() };
         for state in states {
@@ -117,7 +121,8 @@ impl Totals {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct FetchView {
-    /// How many ids it had: the step at that time, or what one call asked for.
+    /// How many ids it had: the dynamic step at that time, or as many as a call (in strict order:
+    /// calls) requested.
     pub amount: u64,
     /// How long ago it arrived.
     pub ago: Duration,

@@ -200,8 +200,8 @@ async fn members_that_are_asked_for_together_are_made_together() {
     assert!(made <= 8, "{made} makings of 200 members");
 }
 
-/// A failover may lose a member's record. Its handle then ends with `Changed`, and the next look-up makes
-/// the member again. The handle of a tag without a family ends with `UnknownTag`.
+/// A failover may lose a member's record. Its handle then ends with `Changed`, and the next look-up
+/// makes the member again. The handle of a tag without a family ends with `UnknownTag`.
 #[tokio::test(start_paused = true)]
 async fn a_member_whose_record_is_lost_is_asked_for_anew() {
     let store = store_of(relaxed()).await;

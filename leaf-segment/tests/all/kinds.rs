@@ -278,8 +278,8 @@ async fn a_tag_that_a_wrong_clock_closed_is_reopened() {
     assert_eq!(id, 202_711_220_004, "{id} was issued by the wrong clock already");
 }
 
-/// A node with the wrong clock issues ids while the tag is being reopened. The write is refused and decided again on
-/// the new record, so that these ids are not issued again either.
+/// A node with the wrong clock issues ids while the tag is being reopened. The write is refused and
+/// decided again on the new record, so that these ids are not issued again either.
 #[tokio::test(start_paused = true)]
 async fn ids_that_are_granted_during_a_reopening_count() {
     let spec = TagSpec { reset: Some("daily".parse().unwrap()), ..TagSpec::default() };

@@ -24,7 +24,7 @@ const STREAMS: usize = 512 * 1024;
 const PART: usize = 1024;
 /// The most bytes of one id in a message.
 const ID: usize = 10;
-/// What a message costs beside its ids: the buffer that it is encoded in.
+/// The bytes of a message beside its ids: the buffer that it is encoded in.
 const MESSAGE: usize = 8 * 1024;
 
 /// The budget of one connection.
@@ -43,8 +43,8 @@ pub(super) struct Slot(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 struct Guarded {
     bytes: Bytes,
     _permit: OwnedSemaphorePermit,
-    /// Counts these bytes as unread. The stream itself does not while it waits for the budget: then
-    /// it has no message that the client could read.
+    /// Counts these bytes as unread until they are sent. The body of the answer counts as read
+    /// while its stream waits for the budget, even if earlier messages are still unsent.
     _unread: Unread,
 }
 
@@ -66,8 +66,8 @@ impl Budget {
         slot.replace(hold(&self.lists, LISTS, ids).await);
     }
 
-    /// Waits until the budget has room for a stream's next message, of `ids` ids, and puts its permits
-    /// into `slot`. Returns at once if the slot has permits already.
+    /// Waits until the budget has room for a stream's next message, of `ids` ids, and puts its
+    /// permits into `slot`. Returns at once if the slot has permits already.
     pub(super) async fn hold_message(&self, ids: usize, slot: &Slot) {
         if slot.is_empty() {
             slot.replace(hold(&self.streams, STREAMS, ids).await);

@@ -1,4 +1,4 @@
-//! How long a client waits, the header `grpc-timeout`.
+//! Reads the header `grpc-timeout`, which says how long a client waits for its answer.
 //!
 //! Source: gRPC over HTTP/2, "Requests": 1 to 8 digits and a unit.
 
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use hyper::header::HeaderMap;
 
-/// How long the client of this request waits; `None` where it does not say.
+/// Returns how long the client waits for the answer; `None` without the header. The error is a
+/// sentence for the client.
 pub(super) fn of(headers: &HeaderMap) -> Result<Option<Duration>, &'static str> {
     let Some(written) = headers.get("grpc-timeout") else { return Ok(None) };
     let parsed = written.to_str().ok().and_then(parse);

@@ -28,7 +28,7 @@ use crate::node::Node;
 use crate::refusal::{Face, Reason};
 use crate::request::RequestId;
 
-/// The most ids of one message, which is made whole.
+/// The most ids of one message: the whole message is built in memory.
 const MOST: usize = 10_000;
 
 /// The text for a request whose `source` is not set, or is set to a variant that only a later
@@ -39,7 +39,7 @@ const NO_SOURCE: &str = "source: give a tag, or snowflake";
 #[derive(Clone)]
 pub(super) struct Ids;
 
-/// Who sent a request.
+/// Returns the caller of a request, which the connection has put into its extensions.
 fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| Status::internal("the request has no caller"))

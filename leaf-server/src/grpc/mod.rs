@@ -55,8 +55,8 @@ const fn order(order: leaf_shape::Order) -> v1::Order {
     }
 }
 
-/// The largest message of a request: a tag has 512 bytes at most, and a connection may hold a
-/// hundred of them.
+/// The largest message of a request, in bytes: a tag has at most 512, and a connection may hold a
+/// hundred messages.
 const LARGEST: usize = 1024;
 /// How long a message may take to arrive.
 const ARRIVES: Duration = Duration::from_secs(10);

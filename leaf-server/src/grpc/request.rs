@@ -1,4 +1,4 @@
-//! Checks that a gRPC request passes before it reaches a service.
+//! The checks of a gRPC request before it reaches a service.
 //!
 //! Source: gRPC over HTTP/2, "Requests" and "Length-Prefixed-Message".
 
@@ -10,7 +10,8 @@ use tonic::Code;
 use super::status::{bad_request, refused};
 use crate::refusal::Reason;
 
-/// The prefix of a message: whether it is compressed, and its length.
+/// The length in bytes of a message's prefix, which holds the flag for compression and the length
+/// of the message.
 const PREFIX: usize = 5;
 
 /// Whether a request is a gRPC request. A browser sends none for a web page unless the server has

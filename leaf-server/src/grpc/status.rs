@@ -1,4 +1,4 @@
-//! Errors as gRPC tells them: a code for programs, a text for people, and when to try again.
+//! Errors in the form of gRPC: a code for programs, a text for people, and when to try again.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -22,7 +22,7 @@ pub(super) fn of(error: IdError) -> Status {
     refused(error.reason(), error.text())
 }
 
-/// The request makes no sense, whatever the state of the server is.
+/// The refusal of a request that is invalid, whatever the state of the server is.
 pub(super) fn bad_request(text: impl Into<String>) -> Status {
     refused(Reason::BadRequest, text)
 }

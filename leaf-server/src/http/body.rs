@@ -43,7 +43,7 @@ impl RequestBody {
         UnderWay::begin(&self.control)
     }
 
-    /// Whether all of it was read.
+    /// Whether the whole body was read.
     pub(super) fn is_read(&self) -> bool {
         self.incoming.is_end_stream()
     }

@@ -48,7 +48,7 @@ const SEND_BUFFER: usize = 4 * 1024;
 /// The value of `Connection` that announces the end.
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
-/// What a listener serves.
+/// The routes that a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Routes {
     Ids,
@@ -56,7 +56,7 @@ enum Routes {
 }
 
 impl Routes {
-    /// The face under which their refusals are counted.
+    /// The face under which requests for these routes are counted.
     const fn face(self) -> Face {
         match self {
             Self::Ids => Face::Http,

@@ -2,9 +2,10 @@
 //! differently: the parser accepts them, and a proxy in front may see another request in them.
 //!
 //! Refused are a line that ends without a carriage return (RFC 9112, section 2.2),
-//! `Transfer-Encoding` beside `Content-Length` (section 6.1), and more than one `Content-Length`.
-//! Everything else is left to the parser. Bodies are skipped by their length. After the head of a
-//! chunked body nothing is checked any more, since the connection is closed after its answer.
+//! `Transfer-Encoding` beside `Content-Length` (section 6.1), and a `Content-Length` that is given
+//! twice, is no number, or is in a line of 64 bytes or more. Everything else is left to the parser.
+//! Bodies are skipped by their length. After the head of a chunked body nothing is checked any
+//! more, since the connection is closed after its answer.
 
 use memchr::memchr;
 
@@ -23,9 +24,9 @@ pub(super) struct Heads {
     at: Place,
     /// The beginning of a line that has not ended yet.
     line: Vec<u8>,
-    /// Whether that line is longer than what is kept of it.
+    /// Whether the line that has not ended yet has more bytes than `line` keeps of it.
     cut: bool,
-    /// The line's last byte, which may be beyond what is kept.
+    /// The last byte read of the line that has not ended yet, even if `line` does not keep it.
     last: u8,
     /// How many lines of the current head have ended.
     lines: usize,
@@ -89,7 +90,8 @@ impl Heads {
         self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
-    /// Checks a line of which `end` is the last part, and the beginning may have been kept.
+    /// Checks a line that ends with `end`. If its beginning came in earlier reads, `self.line` has
+    /// it.
     fn line(&mut self, end: &[u8]) -> Result<(), Ambiguous> {
         if self.line.is_empty() {
             return self.whole_line(end);

@@ -32,13 +32,13 @@ pub(super) enum To {
     SegmentId,
     /// The next snowflake id, for clients of the Java Leaf.
     SnowflakeId,
-    /// Takes a snowflake id apart, in the JSON form of the Java Leaf.
+    /// Decodes a snowflake id, and answers in the JSON form of the Java Leaf.
     DecodeJava,
     /// Pages of the Java Leaf that are on the ops listener here.
     OnOps,
-    /// What a client may want to know of this server.
+    /// The description of this server for clients.
     Server,
-    /// What a client must know of a tag.
+    /// The description of a tag for clients.
     Tag,
     /// Several ids of a tag.
     SegmentIds,
@@ -48,7 +48,7 @@ pub(super) enum To {
     SegmentReturn,
     /// Several snowflake ids.
     SnowflakeIds,
-    /// A snowflake id taken apart, or the id that a tag's text stands for.
+    /// Decodes a snowflake id, or returns the id that a text of a tag stands for.
     Decode,
     /// This node's clock, for the other nodes of the registry.
     Clock,
@@ -102,8 +102,8 @@ pub(super) fn at_once<B>(caller: &Caller, request: &Request<B>) -> Option<Reply>
     ids::snowflake_at_once(caller).map(reply::id)
 }
 
-/// Returns `key` if it is not empty and needs no percent-decoding; else `None`, since it must be
-/// decoded to be the name of a tag.
+/// Returns `key` if it is the name of a tag as it stands: not empty, and without percent-encoding.
+/// Else returns `None`.
 fn undecoded_key(key: &str) -> Option<&str> {
     (!key.is_empty() && !key.contains('%')).then_some(key)
 }

@@ -1,4 +1,4 @@
-//! HTTP on two listeners: ids, and everything that operators ask.
+//! HTTP on two listeners: one for ids, one for health and administration.
 //!
 //! Requests for ids are answered on the threads of the data plane and touch nothing that can block;
 //! stores and registry are reached from the control plane alone.

@@ -1,11 +1,11 @@
-//! docs/openapi.yaml and the routes agree.
+//! Tests that docs/openapi.yaml has the routes of both listeners, and no others.
 
 use std::collections::BTreeSet;
 
 use super::routes::Route;
 use super::{id_routes, ops};
 
-/// Methods and paths of a table, as the document writes them.
+/// The method and path of each route in a table, as in `GET /v1/tags/{tag}`.
 fn of_table<T>(routes: &[Route<T>]) -> impl Iterator<Item = String> {
     routes.iter().flat_map(|route| {
         let path = route.path.replace('*', "");

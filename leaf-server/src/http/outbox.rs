@@ -30,17 +30,17 @@ pub(super) struct Collected<S>(Arc<Mutex<State<S>>>);
 /// Sends what was collected.
 pub(super) struct Outbox<S>(Arc<Mutex<State<S>>>);
 
-/// What both ends of a connection share.
+/// The state that a [`Collected`] and its [`Outbox`] share.
 struct State<S> {
     stream: S,
     /// Checks the request heads that the client sends.
     heads: Heads,
     control: Arc<Control>,
-    /// Bytes that were written to this stream. Those from index `sent` on are not sent yet.
+    /// The bytes that hyper has written. Those from index `sent` on are not sent yet.
     collected: Vec<u8>,
     /// How many bytes of `collected` have been sent.
     sent: usize,
-    /// Why nothing can be sent any more.
+    /// The error after which nothing can be sent any more; `None` as long as sending works.
     failed: Option<io::ErrorKind>,
 }
 
@@ -71,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Outbox<S> {
     }
 }
 
-/// The state; nobody panics while it is locked.
+/// Locks the state.
 fn lock<S>(state: &Mutex<State<S>>) -> MutexGuard<'_, State<S>> {
     state.lock().expect("no holder of this lock panics")
 }

@@ -31,14 +31,14 @@ pub(super) struct Problem {
     allow: Option<&'static str>,
 }
 
-/// RFC 9457, section 3.1.
+/// The members of problem details (RFC 9457, section 3.1).
 #[derive(Serialize)]
 struct Details<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
     detail: &'a str,
-    /// The request, by its id.
+    /// The URI of the request: `urn:leaf:request:` and its id.
     instance: String,
 }
 
@@ -80,7 +80,7 @@ impl Form {
 }
 
 impl Problem {
-    /// A problem of a reason.
+    /// A problem with this reason and text.
     pub(super) fn new(reason: Reason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into(), allow: None }
     }
@@ -124,7 +124,7 @@ impl Problem {
         }
     }
 
-    /// The request makes no sense, whatever the state of the server is.
+    /// The refusal of a request that is invalid, whatever the state of the server is.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(Reason::BadRequest, detail)
     }
@@ -216,7 +216,7 @@ impl From<IdError> for Problem {
     }
 }
 
-/// For operators.
+/// Converts the error of an operator's request.
 impl From<TagAdminError> for Problem {
     fn from(error: TagAdminError) -> Self {
         match error {

@@ -1,6 +1,6 @@
 //! Answers that are no errors: a status, a content type and a short body.
 //!
-//! None may be kept by a cache on the way: a repeated answer would be a repeated id.
+//! No cache on the way may keep an answer: a repeated answer would be a repeated id.
 
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS};

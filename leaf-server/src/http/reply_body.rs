@@ -20,7 +20,7 @@ use crate::serve::{Control, UnderWay, Unread};
 /// the client has room for it, so an answer that nobody reads still holds up to this much in
 /// memory.
 const CHUNK: usize = 1024;
-/// More bytes than one id with its quotes and comma usually has.
+/// The room in bytes that a chunk keeps for its last id; most ids with quotes and comma need less.
 const LONGEST: usize = 40;
 
 /// The text of ids, made piece by piece.
@@ -34,13 +34,13 @@ pub(super) struct ReplyBody {
     unread: Option<Unread>,
 }
 
-/// What is left to send.
+/// The part of the body that is still to be sent.
 enum Content {
-    /// All of it, whose length is known.
+    /// The whole body, whose length is known.
     Whole(Full<Bytes>),
-    /// Made while the client takes it.
+    /// Pieces that are made while the client reads them.
     Pieces(Pieces),
-    /// Sent as it comes; the connection is not idle while `_under_way` lives.
+    /// Lines that are sent as they come; the connection is not idle while `_under_way` lives.
     Live { lines: mpsc::Receiver<Bytes>, _under_way: UnderWay },
     /// Nothing is left.
     Done,

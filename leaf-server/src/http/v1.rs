@@ -21,13 +21,13 @@ use crate::ids::{self, IdError};
 use crate::node::Node;
 use crate::refusal::Reason;
 
-/// `?count=`, 1 where it is not given.
+/// Reads `?count=`, the only parameter, from 1 to `most`; 1 if it is not given.
 fn count(query: Option<&str>, most: usize) -> Result<usize, Problem> {
     let [count] = parameters(query, ["count"], "unknown parameter: there is `count`")?;
     read_count(count, most)
 }
 
-/// A number of ids, 1 where none is given.
+/// Parses a number of ids from 1 to `most`; 1 if none is given.
 fn read_count(count: Option<&str>, most: usize) -> Result<usize, Problem> {
     let count = count.map_or(Some(1), number).filter(|count| (1..=most).contains(count));
     count.ok_or_else(|| Problem::bad_request(format!("count: give 1 to {most}")))
@@ -38,12 +38,12 @@ fn number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// `?as=`, the form of the ids.
+/// Parses the value of `?as=`, the form of snowflake ids.
 fn form(name: &str) -> Result<TextForm, Problem> {
     name.parse().map_err(|why| Problem::bad_request(format!("as: {why}")))
 }
 
-/// `?count=` and `?as=`.
+/// Reads `?count=`, as [`count`] does, and the text of `?as=`, if it is given.
 fn count_and_form(query: Option<&str>, most: usize) -> Result<(usize, Option<&str>), Problem> {
     let unknown = "unknown parameter: there are `count` and `as`";
     let [count, form] = parameters(query, ["count", "as"], unknown)?;
@@ -80,7 +80,7 @@ fn ids_json<T: Display>(
 ) -> Reply {
     /// What stands before a list of ids.
     const START: &str = "{\"ids\":[";
-    /// What stands behind it.
+    /// What stands behind a list of ids.
     const END: &str = "]}";
     if version < Version::HTTP_2 {
         // An id has up to 19 digits, two quotes and a comma; a text of it more.
@@ -136,7 +136,7 @@ struct Read<'a> {
     id: String,
 }
 
-/// `?tag=`, which must be the only parameter.
+/// Reads `?tag=`, which must be the only parameter; `None` if it is not given.
 pub(super) fn tag_of(query: Option<&str>) -> Result<Option<&str>, Problem> {
     let query = query.unwrap_or_default();
     let Some(tag) = query.split('&').find_map(|pair| pair.strip_prefix("tag=")) else {
@@ -164,7 +164,7 @@ struct Lease<'a> {
     tag: &'a str,
     /// The range's first id.
     start: String,
-    /// One past its last id.
+    /// One past the range's last id.
     end: String,
     count: u64,
     /// The ticket, which the client shows to give the unused rest back.
@@ -176,13 +176,13 @@ pub(super) fn tag(caller: &Caller, handle: &TagHandle) -> Reply {
     reply::json(StatusCode::OK, &ids::facts(caller, handle))
 }
 
-/// What a client may want to know of the server that it talks to.
+/// The description of this server for clients, in JSON form.
 #[derive(Serialize)]
 struct ServerShown<'a> {
     version: &'static str,
     zone: Option<&'a str>,
-    /// How large a share of requests clients should send it, relative to the weights of other
-    /// servers.
+    /// The share of requests that clients should send to this server, relative to the weights of
+    /// other servers.
     weight: u32,
     /// Whether ids can be had now.
     ready: bool,
@@ -239,7 +239,7 @@ pub(super) async fn return_unused(
     Ok(reply::json(StatusCode::OK, &json!({ "returned": returned })))
 }
 
-/// `?ticket=&start=&end=`, each exactly once.
+/// Reads the ticket and the unused range from `?ticket=&start=&end=`, each given exactly once.
 fn ticket_and_range(query: Option<&str>) -> Result<(u64, IdRange), Problem> {
     let unknown = "unknown parameter: there are `ticket`, `start` and `end`";
     let values = parameters(query, ["ticket", "start", "end"], unknown)?;

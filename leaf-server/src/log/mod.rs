@@ -58,7 +58,7 @@ impl Write for Queued {
 /// The running log, whose level can be changed.
 pub(crate) struct Log(reload::Handle<EnvFilter, Registry>);
 
-/// Starts the log, and traces where the environment names a collector.
+/// Starts the log and, if the environment names a collector, the export of traces.
 ///
 /// # Errors
 /// `log.level` is neither a level nor a list of directives, or the collector's address is invalid.
@@ -127,7 +127,7 @@ pub(crate) fn write(lines: impl AsRef<[u8]>) {
     }
 }
 
-/// How many lines were dropped, because nobody read those before them.
+/// How many lines were dropped because the queue was full.
 pub(crate) fn dropped() -> u64 {
     DROPPED.load(Ordering::Relaxed)
 }

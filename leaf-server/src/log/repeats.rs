@@ -3,9 +3,9 @@
 //! hides the others.
 //!
 //! Invariant: every warning and error is in the log, or is counted in a line that comes within a
-//! minute or at the end of the process, where `log.level` lets this module through. Two of them are
-//! the same if one place in the code makes the same text for both, whatever requests they belong
-//! to.
+//! minute or at the end of the process, provided that `log.level` admits this module. Two of them
+//! count as repetitions if the same place in the code logs them with the same text, whichever
+//! requests they belong to.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -75,8 +75,9 @@ fn is_new(
     true
 }
 
-/// Takes the repetitions that are to be logged now: of each line its level, its text, how often it
-/// came again, and in how long. Forgets lines that did not come again.
+/// Takes the repetitions of lines that were last logged at least `every` ago: the level and text of
+/// each line, how often it was repeated, and the time since it was last logged. Removes lines that
+/// were not repeated.
 fn due(
     seen: &mut HashMap<(Identifier, String), Seen>,
     now: Instant,
@@ -128,7 +129,7 @@ pub(super) fn text(event: &Event<'_>) -> String {
     text.0
 }
 
-/// Collects what an event says.
+/// Collects the message and the fields of an event.
 struct Text(String);
 
 impl Visit for Text {

@@ -391,7 +391,7 @@ fn of_snowflake(node: &Node, snowflake: &Snowflake, to: &mut Page<'_>) -> fmt::R
     )
 }
 
-/// The clocks of other nodes.
+/// Writes the metrics of the clocks of other nodes.
 fn of_peers(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     let mut offsets: Vec<i64> = node.peer_clocks().iter().map(|peer| peer.offset).collect();
     offsets.sort_unstable();
@@ -412,8 +412,8 @@ fn of_peers(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     )
 }
 
-/// How long a ready task waits for the processor, on the thread of the data plane where it waits
-/// longest.
+/// Writes how long a ready task waits for the processor, on the thread of the data plane where it
+/// waits longest.
 fn of_pressure(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     let longest = node.pressures.iter().map(Pressure::delay).max().unwrap_or_default();
     to.gauge(
@@ -423,7 +423,8 @@ fn of_pressure(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     )
 }
 
-/// How many rules of traffic are in force.
+/// Writes how many rules of traffic are in force, and whether the last ones that were read are
+/// valid.
 fn of_traffic(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     to.gauge(
         "leaf_traffic_rules",
@@ -437,7 +438,7 @@ fn of_traffic(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     )
 }
 
-/// Whether the file of tokens could be used, where there is one.
+/// Writes whether the file of tokens could be used when it was read last; nothing without a file.
 fn of_tokens(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     if node.live.config().tokens_file().is_none() {
         return Ok(());

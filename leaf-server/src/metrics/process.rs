@@ -1,8 +1,8 @@
-//! What this process uses, under the names that every Prometheus knows.
+//! The resources that this process uses, for the metrics `process_…` that Prometheus expects.
 
 use procfs::process::{LimitValue, Process};
 
-/// What the system says of this process.
+/// The resources that this process uses.
 pub(super) struct Usage {
     pub(super) cpu_seconds: f64,
     pub(super) resident_bytes: u64,
@@ -10,11 +10,11 @@ pub(super) struct Usage {
     pub(super) threads: i64,
     pub(super) open_files: usize,
     pub(super) most_files: u64,
-    /// Since 1970.
+    /// When the process was started, in seconds since 1970.
     pub(super) started_at_seconds: f64,
 }
 
-/// Asks the system; `None` where it shows nothing.
+/// Reads the usage from `/proc`; `None` if a part of it cannot be read.
 pub(super) fn look() -> Option<Usage> {
     let process = Process::myself().ok()?;
     let stat = process.stat().ok()?;

@@ -13,7 +13,8 @@ use leaf_core::{DurationCounts, Durations};
 use crate::refusal::{Face, Reason};
 use crate::request::RequestId;
 
-/// Defines [`Operation`] from a list of names and words, so that an operation is written in one place.
+/// Defines [`Operation`] from a list of names and words, so that an operation is written in one
+/// place.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident => $word:literal,)*) => {
         /// What a request asks for, on any face.
@@ -23,10 +24,10 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// Every operation, by its number.
+            /// All operations, in the order of their numbers.
             pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Its word, which never changes.
+            /// The word of the operation in metrics and logs, which never changes.
             pub(crate) const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -45,13 +46,13 @@ operations! {
     Lease => "lease",
     /// The unused ids of a leased range, which the client gives back.
     Return => "return",
-    /// What a tag or this server is like.
+    /// The description of a tag or of this server.
     Describe => "describe",
-    /// An id taken apart.
+    /// A decoded id.
     Decode => "decode",
     /// Health, and the clock.
     Health => "health",
-    /// What operators ask and order.
+    /// The requests of operators.
     Admin => "admin",
     /// The page of metrics.
     Metrics => "metrics",

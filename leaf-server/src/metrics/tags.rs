@@ -1,8 +1,8 @@
 //! The tags of the page of metrics: some by name, all others together.
 //!
 //! Invariant: no count falls from one page to the next, whatever tags enter and leave memory in
-//! between. The generator counts the ids of a tag that left memory and comes back from 0 again; the
-//! page adds this count to the last one.
+//! between. When a tag that had left memory comes back, the generator counts its ids from 0 again;
+//! the page adds this count to the last one.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -17,14 +17,14 @@ use crate::node::Store;
 /// end and begin all the time are of no use.
 pub(super) const NAMED: usize = 2000;
 
-/// What is remembered of the tags from one page to the next.
+/// The counts of the tags, kept from one page to the next.
 #[derive(Debug, Default)]
 pub(crate) struct TagMemory(Mutex<Memory>);
 
 #[derive(Debug, Default)]
 struct Memory {
     named: BTreeMap<Tag, Rising>,
-    /// The ids issued of all tags that are not in `named`.
+    /// How many ids were issued of all tags that are not in `named`.
     other: u64,
 }
 

@@ -14,11 +14,11 @@ use crate::refusal::Reason;
 
 /// The most tags whose next ids are taken in one batch.
 const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
-/// What became of a command.
+/// The result of answering the commands at the beginning of the input.
 pub(super) enum Answered {
     /// The commands in this many bytes of the input are answered.
     Done(usize),
-    /// It is answered, and the connection ends.
+    /// The command is answered, and the connection ends.
     End,
     /// The reply to the commands in this many bytes of the input has to be waited for.
     Wait(Task, usize),

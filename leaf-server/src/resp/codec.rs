@@ -57,7 +57,7 @@ pub(super) enum Malformed {
     /// A word is longer than its length says.
     #[error("a bulk string does not end with CR LF")]
     NoEnd,
-    /// See [`LARGEST`].
+    /// The command is longer than [`LARGEST`].
     #[error("the command is longer than 64 KiB")]
     TooLong,
 }
@@ -130,7 +130,8 @@ fn read_array(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usiz
     Ok(Some(at))
 }
 
-/// The number from `at` to the end of its line, and where the next line begins.
+/// Returns the number from `at` to the end of its line, and where the next line begins; `None`
+/// while a part of the line is missing, the error `wrong` if it is not a number.
 ///
 /// At most ten digits, so that no number overflows. A number that cannot become valid any more is
 /// refused before its line is complete.
@@ -271,8 +272,8 @@ mod tests {
     }
 
     proptest! {
-        /// A command is read as it was written, and no incomplete part of it is complete or
-        /// refused.
+        /// A whole command is read as it was written; each shorter beginning of it is reported as
+        /// incomplete.
         #[test]
         fn a_command_is_whole_or_missing(
             words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..20),

@@ -14,9 +14,9 @@ use crate::metrics::Operation;
 /// what the command does.
 #[derive(Debug)]
 pub(super) struct Command {
-    /// In capitals.
+    /// The name, in capitals.
     pub(super) name: &'static str,
-    /// How many words it has, its name included: least and most.
+    /// How many words a call has, the name included: least and most.
     pub(super) words: (usize, usize),
     /// Answers a call with the right number of words.
     pub(super) run: fn(&mut Call<'_>) -> Answer,
@@ -26,9 +26,9 @@ pub(super) struct Command {
     pub(super) summary: &'static str,
     /// Which of its words are tags.
     pub(super) tags: Tags,
-    /// What it asks for, as the metrics count it; `Next` for all commands that take ids.
+    /// The operation under which the metrics count it; `Next` for all commands that take ids.
     pub(super) operation: Operation,
-    /// Whether it is answered even without authentication.
+    /// Whether the command is answered even without authentication.
     pub(super) open: bool,
 }
 
@@ -43,10 +43,10 @@ pub(super) enum Tags {
     All,
 }
 
-/// What becomes of a call, or the refusal that is sent as its error.
+/// The outcome of a call, or the refusal that is sent as an error.
 pub(super) type Answer = Result<Outcome, Refusal>;
 
-/// What became of a call.
+/// The outcome of a call that is not refused.
 pub(super) enum Outcome {
     /// It is answered.
     Done,
@@ -68,17 +68,17 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// How many words it has, its name included.
+    /// How many words the call has, the name included.
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// A word; 0 is the name.
+    /// Returns the word of this number, 0 is the name; empty if the call has fewer words.
     pub(super) fn word(&self, number: usize) -> &'a [u8] {
         self.words.word(self.input, number)
     }
 
-    /// Whether a word is this one, in capitals or not.
+    /// Whether the word of this number equals `word`, in capitals or not.
     pub(super) fn is(&self, number: usize, word: &str) -> bool {
         self.word(number).eq_ignore_ascii_case(word.as_bytes())
     }

@@ -38,7 +38,7 @@ fn increment_one(call: &Call<'_>, tag: &str) -> Answer {
     })
 }
 
-/// The next ids of a tag in strict order, for so many equal calls.
+/// The next ids of a tag in strict order, one for each of `calls` equal calls.
 async fn next_in_order(caller: Caller, tag: String, calls: usize) -> Result<Reply, IdError> {
     let handle = ids::handle(&caller, &tag).await?;
     match ids::take_singles(&caller, &handle, calls).await {
@@ -127,7 +127,7 @@ fn take(call: &mut Call<'_>, count: usize) -> Answer {
     })
 }
 
-/// The next id of a tag as a text of its template, or several.
+/// The next id of a tag, or `count` of them, as texts of its template.
 fn texts(call: &mut Call<'_>, count: Option<usize>) -> Answer {
     if count.is_some() {
         call.session.answers_several();
@@ -142,7 +142,7 @@ fn texts(call: &mut Call<'_>, count: Option<usize>) -> Answer {
     })
 }
 
-/// The reply with one id as a string; with `count`, the reply with an array of so many.
+/// The reply with one id as a string; with `count`, the reply with an array of `count` ids.
 fn several(count: Option<usize>, mut ids: impl Iterator<Item = Told> + Send + 'static) -> Reply {
     match count {
         Some(count) => Reply::Ids(count, Box::new(ids)),

@@ -41,7 +41,7 @@ pub(super) struct Connection<S> {
     has_more: bool,
     /// When bytes were last received.
     arrived: Instant,
-    /// Whether it was already ordered to end when the last read began.
+    /// Whether the connection was already ordered to end when the last read began.
     ends: bool,
     /// How many bytes of the replies have been sent.
     sent: usize,

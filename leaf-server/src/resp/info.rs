@@ -1,4 +1,4 @@
-//! What clients ask of a Redis server before they use it.
+//! The commands that clients send to a Redis server before they use it.
 //!
 //! Client libraries and tools ask for versions, roles and settings when they connect, and refuse to
 //! work where an answer is missing. The answers here are true of Leaf; what Redis alone has is left

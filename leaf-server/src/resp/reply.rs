@@ -10,7 +10,7 @@ use leaf_core::Id;
 /// The version of Redis whose protocol this is; clients choose by it which commands they send.
 pub(super) const REDIS_VERSION: &str = "7.0.0";
 
-/// Which version of the protocol a client wants.
+/// A version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
     /// RESP2, with which every connection begins.
@@ -41,8 +41,8 @@ impl Replies {
         self.line(b' ', text);
     }
 
-    /// An integer of 64 bits. JavaScript clients lose digits of large ones, so few replies may be
-    /// one: see the top of this file.
+    /// An integer of 64 bits. For numbers that can be above 2^53 use it only in replies to `INCR`
+    /// and `INCRBY`: see the top of this file.
     pub(super) fn integer(&mut self, value: i64) {
         self.number(b':', value);
     }

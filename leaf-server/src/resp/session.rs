@@ -17,20 +17,20 @@ const LONGEST_NAME: usize = 128;
 /// The last number that a connection was given.
 static LAST: AtomicI64 = AtomicI64::new(0);
 
-/// Who a client is, and what it has chosen. Nothing of it outlives the connection.
+/// The state of a connection: its client, what the client has chosen, and the replies to it.
 pub(super) struct Session {
-    /// Who the client is, by what it has shown.
+    /// The client, with the token or certificate that it has shown.
     pub(super) client: Client,
     /// The replies that wait to be sent, in the version that the client chose.
     pub(super) replies: Replies,
     /// Whether the client has begun a transaction, which was refused, and has not ended it yet.
     in_refused_transaction: bool,
-    /// What the command that is being answered asks for.
+    /// The operation of the command that is being answered.
     pub(super) operation: Operation,
     /// How many commands were answered since the replies were last sent, by operation; refused ones
     /// do not count.
     answered: [i32; Operation::ALL.len()],
-    /// What the client calls the connection; empty at first.
+    /// The name that the client has given the connection; empty at first.
     name: String,
     /// The answer to `CLIENT ID`, which differs for every connection of this process.
     number: i64,
@@ -63,20 +63,20 @@ impl Session {
         }
     }
 
-    /// Counts `commands` commands as answered, and remembers what they ask for.
+    /// Counts `commands` commands as answered, and stores their operation.
     pub(super) fn answers(&mut self, operation: Operation, commands: usize) {
         self.operation = operation;
         self.answered[operation as usize] += commands as i32;
     }
 
-    /// Counts the command that is being answered as one for several ids.
+    /// Counts the command that is being answered under `Take` instead of its own operation.
     pub(super) fn answers_several(&mut self) {
         self.postpones();
         self.answers(Operation::Take, 1);
     }
 
-    /// Takes the command that is being answered out of the count: it was refused, or it is counted
-    /// once its reply is there.
+    /// Takes the command that is being answered out of the count, because it was refused, or will
+    /// be counted once its reply is there.
     pub(super) fn postpones(&mut self) {
         self.answered[self.operation as usize] -= 1;
     }
@@ -120,7 +120,7 @@ impl Session {
 
     /// Refuses `MULTI` and the commands after it up to `EXEC` or `DISCARD`, which the client may
     /// have sent already: ids that they took would be lost with the transaction. Returns whether
-    /// `name` is one of these commands; then it is answered.
+    /// `name` is one of these commands; if so, its reply is written.
     pub(super) fn refuses_transaction(&mut self, name: &[u8]) -> bool {
         let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
         if is(b"RESET") || is(b"QUIT") {

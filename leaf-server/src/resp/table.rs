@@ -198,12 +198,12 @@ impl Command {
         Self { open: true, ..self }
     }
 
-    /// Sets what a command asks for. Clients are told that a command which takes ids is a write.
+    /// Sets the operation of a command. `COMMAND` shows commands of the operation `Next` as writes.
     const fn asks(self, operation: Operation) -> Self {
         Self { operation, ..self }
     }
 
-    /// Whether a command may have so many words, its name included.
+    /// Whether a command may have `count` words, its name included.
     pub(super) const fn takes_words(&self, count: usize) -> bool {
         self.words.0 <= count && count <= self.words.1
     }

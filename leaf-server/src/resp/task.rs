@@ -15,7 +15,7 @@ use crate::refusal::Reason;
 pub(super) struct Task {
     /// How many equal calls get this reply.
     pub(super) calls: usize,
-    /// What the calls ask for.
+    /// The operation of the calls, for the metrics.
     pub(super) operation: Operation,
     pub(super) work: Pin<Box<dyn Future<Output = Result<Reply, IdError>> + Send>>,
 }

@@ -22,7 +22,8 @@ pub(crate) fn provide(buffer: &mut Vec<u8>) {
     }
 }
 
-/// Gives `buffer` back to the thread if it is empty, and leaves one without capacity.
+/// Gives `buffer` back to the thread if it is empty, and leaves a buffer without capacity in its
+/// place.
 pub(crate) fn give_back(buffer: &mut Vec<u8>) {
     if !buffer.is_empty() || buffer.capacity() == 0 {
         return;

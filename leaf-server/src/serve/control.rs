@@ -38,7 +38,7 @@ pub(crate) struct Control {
     sweeps: AtomicU32,
     /// Whether a request's head could be read in two ways: the connection is given up.
     pub(crate) ambiguous: AtomicBool,
-    /// Whether it speaks HTTP/2.
+    /// Whether the connection speaks HTTP/2.
     http2: AtomicBool,
     /// The number of the current [`Order`].
     order: AtomicU8,
@@ -108,7 +108,7 @@ impl Control {
         }
     }
 
-    /// What wakes the connection's task.
+    /// Locks the waker of the connection's task.
     fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
         self.waker.lock().expect("no holder of this lock panics")
     }
@@ -209,8 +209,8 @@ impl Connections {
         self.open.lock().expect("no holder of this lock panics").1.values().cloned().collect()
     }
 
-    /// Lets HTTP/2 connections announce that they take no more requests, which loses none. HTTP/1
-    /// connections do so with their next answer.
+    /// Makes HTTP/2 connections announce that they take no more requests; no request is lost by
+    /// that. HTTP/1 connections announce it with their next answer.
     pub(super) fn announce_end(&self) {
         for control in self.all().iter().filter(|control| control.http2.load(Ordering::Relaxed)) {
             control.give(Order::Finish);
@@ -230,7 +230,7 @@ impl Connections {
     /// Ends one connection to make room for another: the one that has been silent for the most
     /// sweeps, but at least for `sweeps`; of several, the oldest. Never ends one that waits for an
     /// answer. The connection is asked to end and, if it does not, closed by a later call; with
-    /// `at_once` it is closed now. Returns whether there was one.
+    /// `at_once` it is closed now. Returns `false` if no connection can make room.
     pub(super) fn evict(&self, sweeps: u32, at_once: bool) -> bool {
         let open = self.open.lock().expect("no holder of this lock panics");
         let silent = |control: &Control| control.seen().silent;

@@ -1,7 +1,8 @@
 //! The threads that answer requests for ids: each has a runtime of its own and never waits for
 //! another.
 //!
-//! A connection stays on the thread that it was given to, which had the fewest connections then.
+//! A connection stays on the thread that it was given to: the one with the fewest connections then,
+//! among those that were not overloaded.
 //! The control plane runs on other threads: it accepts the connections, and is not needed for their
 //! requests.
 
@@ -32,7 +33,7 @@ const GONE: Duration = Duration::from_millis(1);
 #[derive(Clone)]
 pub(crate) struct DataPlane {
     threads: Arc<[Thread]>,
-    /// How much each thread has to do; empty if that is not measured.
+    /// The measured load of each thread; empty if it is not measured.
     pressures: Arc<[Pressure]>,
 }
 
@@ -40,7 +41,8 @@ pub(crate) struct DataPlane {
 /// processors share nothing of it.
 struct Thread {
     runtime: Handle,
-    /// How many connections it serves. The next one goes to the thread with the fewest.
+    /// How many connections the thread serves. The next one goes to the thread with the fewest,
+    /// unless that one is overloaded.
     connections: AtomicUsize,
     /// How many of its connections it has not looked at yet.
     newcomers: AtomicUsize,
@@ -105,7 +107,8 @@ impl DataPlane {
         true
     }
 
-    /// A place on the thread with the fewest connections, of those that are not overloaded.
+    /// Takes a place on the thread with the fewest connections; prefers threads that are not
+    /// overloaded.
     pub(super) fn place(&self) -> Place {
         let load = |(at, thread): &(usize, &Thread)| {
             (self.is_overloaded(*at), thread.connections.load(Ordering::Relaxed))

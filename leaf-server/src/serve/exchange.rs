@@ -57,7 +57,7 @@ pub(crate) async fn serve_http2<S, B>(
     drive(connection, control, |begun, _| ran(begun)).await;
 }
 
-/// How a connection was when it ended.
+/// The state of a connection at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Nothing was under way when the connection was asked to end, or it was ordered to close.

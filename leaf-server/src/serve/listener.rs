@@ -88,12 +88,12 @@ pub(crate) struct Keeping {
     pub(crate) sweep_every: Duration,
     /// If all places are taken, a connection that was silent for this many sweeps makes room.
     pub(crate) evict_after: u32,
-    /// Whether such a connection is closed at once. Else it is asked to end first.
+    /// Whether a connection that makes room is closed at once. Else it is asked to end first.
     pub(crate) evict_at_once: bool,
     /// Whether a connection without a request under way may stay for ever. If not, it ends when it
     /// is silent.
     pub(crate) idle_stays: bool,
-    /// How many of the open files it may use.
+    /// The share of the open files that the listener may use.
     pub(crate) files: Share,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Keeping {
 pub(crate) enum Share {
     /// A small number of files.
     Small,
-    /// One of this many equal parts of all other files.
+    /// One of this many equal parts of the files that are left for the listeners for ids.
     Large(u32),
 }
 
@@ -133,7 +133,7 @@ struct Slots<P> {
 struct Slot<P>(Arc<Slots<P>>);
 
 impl<P: Protocol> Slots<P> {
-    /// The most connections now: what is configured, or what the open files leave room for.
+    /// The most connections now: as many as are configured, but no more than the open files allow.
     fn most(&self) -> usize {
         self.protocol.max_connections().min(self.files)
     }
@@ -165,7 +165,8 @@ impl<P: Protocol> Slots<P> {
         }
     }
 
-    /// Logs, once a minute, that new connections wait for others to end, and which limit is reached.
+    /// Logs, once a minute, that new connections wait for others to end, and which limit is
+    /// reached.
     fn tell_full(&self) {
         let mut told = self.full_at.lock().expect("no holder of this lock panics");
         if told.is_some_and(|at| at.elapsed() < TELL_FULL_AGAIN) {
@@ -229,8 +230,9 @@ impl<P: Protocol> Listener<P> {
         Self { stop, slots, task }
     }
 
-    /// Stops accepting, announces the end for some time, lets requests under way finish until the
-    /// deadline, and closes the rest. Call it once the node says that it stops.
+    /// Stops accepting, announces the end for the time `announce`, lets requests under way finish
+    /// until the deadline, and closes the rest. Call it after
+    /// [`Node::begin_stop`](crate::node::Node::begin_stop).
     pub(crate) async fn drain(mut self, announce: Duration, deadline: Instant) {
         self.stop.cancel();
         // The task ends by this only.
@@ -344,7 +346,7 @@ impl<P: Protocol> Serving<P> {
         }
     }
 
-    /// Gives a connection to the thread of the data plane that has the fewest connections.
+    /// Gives a connection to a thread of the data plane, which [`DataPlane::place`] chooses.
     fn serve(&self, stream: std::net::TcpStream, slot: Slot<P>) {
         let place = self.plane.place();
         let idle_stays = self.slots.keeping.idle_stays;
@@ -397,7 +399,7 @@ impl Share {
         usize::try_from(self.of(limit.current.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
     }
 
-    /// The listener's share if this process may open so many files.
+    /// The listener's share if this process may open `files` files.
     fn of(self, files: u64) -> u64 {
         let share = match self {
             // If there are very few, each listener gets the same part, and the rest is left to

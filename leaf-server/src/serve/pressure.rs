@@ -1,4 +1,4 @@
-//! Whether a thread of the data plane is overloaded.
+//! Measures whether a thread of the data plane is overloaded.
 //!
 //! Each thread measures how late it wakes from short sleeps: everything that becomes ready waits as
 //! long for its turn, behind other connections of the thread or other programs of the machine. It
@@ -28,7 +28,7 @@ const LASTS: u32 = 5;
 /// A thread with a reading below this is no longer overloaded.
 const LOW: Duration = Duration::from_millis(2);
 
-/// How much one thread has to do.
+/// The measured load of one thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Pressure {
@@ -50,7 +50,7 @@ impl Pressure {
         self.overloaded.load(Ordering::Relaxed)
     }
 
-    /// Whether it has been overloaded for half a second and more.
+    /// Whether the thread has been overloaded for half a second or more.
     pub(crate) fn lasts(&self) -> bool {
         self.readings.load(Ordering::Relaxed) >= LASTS
     }

@@ -67,10 +67,10 @@ impl Handshake {
 pub(crate) struct Tls {
     paths: Paths,
     current: ArcSwap<Current>,
-    /// Whether the files could be used when they were read last.
+    /// The result of the last reading of the files; `Err` holds the text of the error.
     last_read: Mutex<Result<(), String>>,
-    /// Locked while the files are read. A reload waits for a regular reading that is under way, and then
-    /// reads them itself: they may have changed since that one began.
+    /// Locked while the files are read. A reload waits for a regular reading that is under way, and
+    /// then reads them itself: they may have changed since that one began.
     pub(crate) turn: tokio::sync::Mutex<()>,
     /// Whether the files are being read.
     pub(crate) reading: Arc<AtomicBool>,
@@ -87,8 +87,8 @@ struct Current {
     end: Duration,
 }
 
-/// The protocols that a client may choose from in the handshake (ALPN). gRPC's clients for Go refuse a
-/// server that offers none; clients of the Redis protocol offer none.
+/// The protocols that a client may choose from in the handshake (ALPN). gRPC's clients for Go
+/// refuse a server that offers none; clients of the Redis protocol offer none.
 fn protocols(face: Face) -> Vec<Vec<u8>> {
     match face {
         Face::Http | Face::Ops => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// What ran, in its order.
+        /// What ran, in order: `s` for a signature, `.` for another connection.
         static RAN: RefCell<String> = const { RefCell::new(String::new()) };
     }
 

@@ -252,8 +252,8 @@ fn operators_see_and_change_a_node_in_a_browser() {
     assert!(browser.tried("wait 100 nothing of the kind").starts_with("failed"));
 }
 
-/// The dashboard shows a thousand tags in use, each with new ids every second, and finds them. The longest time that
-/// the page is busy is measured, not asserted.
+/// The dashboard shows a thousand tags in use, each with new ids every second, and finds them. The
+/// longest time that the page is busy is measured, not asserted.
 #[test]
 fn a_thousand_tags_are_shown() {
     let directory = tempfile::tempdir().unwrap();

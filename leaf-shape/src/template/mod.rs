@@ -34,7 +34,7 @@ pub struct Day {
     pub day: u8,
 }
 
-/// How the numbers of a tag are written.
+/// The form in which the numbers of a tag are written as texts.
 ///
 /// ```
 /// use leaf_shape::{Day, Template};
@@ -82,7 +82,7 @@ enum DatePart {
 /// Why a template is refused, or why a text does not fit it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TemplateError {
-    /// It cannot be read.
+    /// The template cannot be read.
     #[error("the template has {0}")]
     Unknown(String),
     /// A text would not determine its number: the template must have the number exactly once.
@@ -92,10 +92,10 @@ pub enum TemplateError {
     /// before them.
     #[error("the template must have its check digits behind the number, and once")]
     BadCheck,
-    /// The check digits would not find every altered character of such texts.
+    /// These check digits would not detect every altered character in texts of this template.
     #[error("{0}")]
     Unchecked(&'static str),
-    /// Its texts are too long.
+    /// The template makes texts that are too long.
     #[error("the template makes texts of up to {0} characters: at most {LONGEST}")]
     TooLong(usize),
     /// Not a text of this template.
@@ -158,8 +158,8 @@ impl Template {
         self.number().1
     }
 
-    /// Whether the template contains a year (of two or four digits), a month and a day, in this
-    /// order.
+    /// Whether the template contains a year (of two or four digits), whether a month, and whether a
+    /// day.
     #[must_use]
     pub fn date_parts(&self) -> (bool, bool, bool) {
         let has = |wanted: &[DatePart]| {

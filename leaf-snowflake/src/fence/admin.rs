@@ -19,8 +19,8 @@ use crate::{RegistryError, RegistryErrorKind};
 /// How far a holder's clock may be from the operator's.
 const OPERATOR_CLOCK_DIFFERENCE: Duration = Duration::from_secs(10);
 
-/// The operator's clock, and the settings of the nodes, which decide how far ahead their ids may
-/// be.
+/// The input of an operator's command: the operator's clock, and the settings of the nodes that
+/// limit how far ids may run ahead of the clock.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeSettings {
     /// The wall clock.
@@ -150,8 +150,8 @@ fn repair<V>(
 }
 
 impl<S: FenceStore> StoreRules<S> {
-    /// Runs a command: computes the new record from what is stored, and writes it unless it is a
-    /// dry run.
+    /// Runs a command: computes the new record from what is stored and, unless it is a dry run,
+    /// writes the record. Returns the fence of the new record.
     pub(super) async fn run_command(
         &self,
         command: AdminCommand,
@@ -188,7 +188,8 @@ impl<S: FenceStore> StoreRules<S> {
     }
 }
 
-/// The record of the next term, in the name of its last holder.
+/// The record of the next term. Its holder is the last holder of the worker id or, if none is
+/// known, a name that stands for the operator.
 fn next_record<V>(
     worker: WorkerId,
     stored: &Stored<V>,
@@ -227,7 +228,8 @@ fn next_record<V>(
     })
 }
 
-/// Refuses the change unless the mirror agrees: a Java Leaf ignores fences and would go on.
+/// Refuses the change unless the mirror agrees: a Java Leaf ignores fences and would continue to
+/// issue ids.
 fn agrees(mirror: &JavaMirror) -> Result<(), String> {
     match mirror {
         JavaMirror::Agrees => Ok(()),

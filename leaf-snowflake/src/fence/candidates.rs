@@ -12,13 +12,13 @@ use crate::RegistryErrorKind;
 enum Rank {
     /// An earlier attempt of this claim wrote its record, but the answer was lost.
     ThisClaim,
-    /// The state file remembers it.
+    /// The worker id that the state file remembers.
     Remembered,
     /// Another worker id that this instance has held.
     Instance,
-    /// Given back by a clean stop, or freed or repaired by an operator.
+    /// A worker id that was given back by a clean stop, or freed or repaired by an operator.
     Released,
-    /// No node has used it.
+    /// A worker id that no node has used.
     Unused,
     /// All others: most belong to another node, which may be dead.
     Used,
@@ -31,7 +31,7 @@ pub(super) struct Candidate<V> {
     /// Whether its stored record has the nonce of this claim or, where worker ids do not belong to
     /// identities, the id of this instance; `false` where no record is stored.
     pub(super) own: bool,
-    /// What is stored of it; `None` if no node has used it.
+    /// The stored data of this worker id; `None` if no node has used it.
     pub(super) stored: Option<Stored<V>>,
 }
 
@@ -96,19 +96,19 @@ pub(super) const fn worth_waiting(refusal: &RegistryErrorKind) -> bool {
 /// The refusals of a claim so far, from which its error is made if no candidate is left.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// The first refusal after which the claim may succeed if it waits; of several `NotYet`, the
-    /// one that ends earliest.
+    /// The first refusal after which the claim may succeed if it waits. A `NotYet` is replaced by a
+    /// later `NotYet` with an earlier time.
     retry_after: Option<RegistryErrorKind>,
     /// The refusal of a worker id that no node has used.
     of_unused: Option<RegistryErrorKind>,
-    /// A refusal because the database has failed over. It is told instead of "all are in use": the
-    /// worker ids are refused because of the failover, and some of them may be free.
+    /// A refusal because the database has failed over. The claim returns it instead of "all are in
+    /// use": the worker ids are refused because of the failover, and some of them may be free.
     failed_over: Option<RegistryErrorKind>,
     /// How many worker ids were refused.
     refused: usize,
     /// How many of the refused worker ids belong to Java Leafs.
     java: usize,
-    /// The worker id that becomes free first, and when.
+    /// The earliest time at which a refused worker id may become free, and that worker id.
     first_free: Option<(UnixMillis, WorkerId)>,
 }
 

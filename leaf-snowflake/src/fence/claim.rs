@@ -1,12 +1,17 @@
 //! Which worker id a node takes.
 //!
 //! A node with a fixed worker id, or whose identity has a worker id already, takes that one or is
-//! refused. All others try worker ids in this order: the one that an earlier attempt of the same
-//! claim wrote; then, unless worker ids belong to identities, the one in its state file, others
-//! that its instance has held, and those that were given back; then those that no node has used;
-//! last those whose ceiling, and [`ClaimPolicy::recycle_after`](super::ClaimPolicy::recycle_after)
-//! after it, has passed. A node that lost a race for a worker id begins its next attempt at a
-//! random candidate, so that competing nodes try different ones.
+//! refused. All others try worker ids in this order:
+//!
+//! 1. the one that an earlier attempt of the same claim wrote;
+//! 2. unless worker ids belong to identities: the one in the node's state file, then others that
+//!    its instance has held, then those that were given back;
+//! 3. those that no node has used;
+//! 4. those whose ceiling passed at least
+//!    [`recycle_after`](super::ClaimPolicy::recycle_after) ago.
+//!
+//! A node that lost a race for a worker id begins its next attempt at a random candidate, so that
+//! competing nodes try different ones.
 
 use leaf_core::{Layout, UnixMillis, WorkerId};
 
@@ -50,8 +55,8 @@ impl<S: FenceStore> StoreRules<S> {
         Err(self.busy("claim a worker id"))
     }
 
-    /// Refuses what no record could allow: an unacceptable identity, or a fixed worker id that does
-    /// not fit.
+    /// Refuses a claim that would fail whatever the records say: its identity is not acceptable, or
+    /// its fixed worker id does not fit.
     pub(super) fn check_claim(&self, who: &Identity, layout: Layout) -> Result<(), RegistryError> {
         let identity = self.store.check_identity(who);
         identity.map_err(|kind| self.error(kind, "claim a worker id"))?;
@@ -121,7 +126,7 @@ impl<S: FenceStore> StoreRules<S> {
         Err(self.busy("claim a worker id"))
     }
 
-    /// Tries worker ids in their order; `None` after a race that another node won.
+    /// Tries worker ids in their order; `None` if another node won the race for a worker id.
     async fn claim_one(
         &self,
         who: &Identity,

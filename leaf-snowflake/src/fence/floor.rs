@@ -26,7 +26,8 @@ const JAVA_ISSUES_AFTER_REPORT: Duration = Duration::from_secs(4);
 /// clock; the time of a failover is the later one of the database's clock and a node's.
 pub(super) const DATABASE_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
 
-/// What is known of a worker id when a node wants to issue ids with it.
+/// The facts about a worker id from which [`first_timestamp`] decides when a node may issue ids
+/// with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Evidence<'a> {
     /// The registry's answer.
@@ -38,7 +39,7 @@ pub(crate) enum Evidence<'a> {
     Granted(UnixMillis),
 }
 
-/// What the registry says of a worker id, and by which policy it gives worker ids out.
+/// The registry's data of a worker id, and the policy by which the registry gives worker ids out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RegistryEvidence<'a> {
     record: &'a RecordState,
@@ -46,7 +47,7 @@ pub(crate) struct RegistryEvidence<'a> {
     failed_over_at: Option<UnixMillis>,
     policy: &'a ClaimPolicy,
     selection: Selection,
-    /// The state file is the only record: no other node can write it.
+    /// Whether the state file is the only record. No other node can then write the record.
     only_record: bool,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct RegistryEvidence<'a> {
 pub(crate) enum Selection {
     /// It is assigned to the claimant's identity.
     Assigned,
-    /// It was picked from the list of all.
+    /// It is one of the worker ids that the claim tries in order.
     Candidate,
 }
 
@@ -193,8 +194,8 @@ fn by_rest(
     }
 }
 
-/// The first instant above all ids of a Java Leaf. Refused until a watch has shown that it no
-/// longer reports.
+/// Returns the first instant above all ids of a Java Leaf. Refuses the worker id until a watch has
+/// shown that the Java Leaf no longer reports.
 fn above_java(
     worker: WorkerId,
     report: &JavaReport,
@@ -310,7 +311,7 @@ fn by_saved_lease(request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKin
     reachable(saved.local_ceiling, request)
 }
 
-/// Returns `floor`, or [`ClaimRequest::least_floor`] if that is greater. Refuses it if it is
+/// Returns the greater of `floor` and [`ClaimRequest::least_floor`]. Refuses a result that is
 /// further ahead of the clock than the tolerance.
 fn reachable(floor: UnixMillis, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {
     let (floor, now) = (floor.max(request.least_floor), request.now);

@@ -1,4 +1,4 @@
-//! A store in memory: for tests, simulations and examples. It forgets everything at exit.
+//! A store in memory: for tests, simulations and examples. Its records are lost at exit.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -24,22 +24,22 @@ struct Inner {
 /// How a [`MemoryFenceStore`] misbehaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreFault {
-    /// Not at all.
+    /// The store works.
     #[default]
     None,
-    /// Every call but `peers` fails with `Unavailable` and does nothing.
+    /// `list`, `read` and `replace` fail with `Unavailable` and do nothing.
     Away,
     /// Every write is done and then fails with `Unavailable`, as if its answer was lost.
     AnswersLost,
 }
 
 impl MemoryFenceStore {
-    /// Misbehaves like this from now on.
+    /// Sets the fault of the store from now on.
     pub fn set_fault(&self, fault: StoreFault) {
         self.inner().fault = fault;
     }
 
-    /// Forgets every record, like a store that was restored from an early backup.
+    /// Deletes every record, like a store that was restored from an early backup.
     pub fn forget(&self) {
         self.inner().records.clear();
     }
@@ -48,7 +48,7 @@ impl MemoryFenceStore {
         self.inner.lock().expect("no holder of this lock panics")
     }
 
-    /// The records, unless the store is away.
+    /// Locks and returns the records; an error if the fault is [`StoreFault::Away`].
     fn reachable(&self, operation: &str) -> Result<MutexGuard<'_, Inner>, RegistryError> {
         let inner = self.inner();
         match inner.fault {

@@ -19,7 +19,8 @@ use super::{Identity, UnknownFields};
 /// The version of the durable formats that this library writes: worker records and the state file.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// Who may use which timestamps of one worker id. Written only by compare-and-set, never deleted.
+/// The part of a worker id's record that says who may use which timestamps. Written only by
+/// compare-and-set, never deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     /// Incremented by every new claim. A holder whose term is lower can no longer write.
@@ -29,7 +30,8 @@ pub struct Fence {
     /// The holder of this term issues no timestamp at or above this.
     pub ceiling: UnixMillis,
     /// The writer's clock at the last claim, report or command of an operator: the wall clock, or
-    /// the ids' clock of a holder that issues ids. A report never lowers it, a release leaves it.
+    /// the ids' clock of a holder that issues ids. A report never lowers it; a release does not
+    /// change it.
     pub reported_at: UnixMillis,
     /// The id of the holder's state file, or of its process if it has no state file.
     pub instance: Uuid,
@@ -56,7 +58,7 @@ pub struct Fence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FenceState {
-    /// A node holds it, or crashed while it held it.
+    /// A node holds the worker id, or crashed while it held the worker id.
     Held,
     /// Given back by a clean stop (the ceiling is then one past the last timestamp used), or freed
     /// or repaired by an operator (the ceiling is then an upper bound).
@@ -83,7 +85,7 @@ pub enum FenceState {
 pub struct WorkerRecord {
     /// The node that holds the worker id, or held it last.
     pub holder: Identity,
-    /// Where that node answers HTTP.
+    /// The address where the holder answers HTTP.
     pub address: Identity,
     /// The fence.
     pub fence: Fence,
@@ -91,20 +93,20 @@ pub struct WorkerRecord {
     pub unknown: UnknownFields,
 }
 
-/// What a store holds where a worker id's record should be.
+/// The content of a store at the place of a worker id's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordState {
-    /// Nothing.
+    /// There is no record.
     Absent,
     /// A record of this format.
     Written(WorkerRecord),
     /// A record of a later format version, which this library must not touch.
     Newer(u32),
-    /// Something else; the text says why it is not a record.
+    /// The content is no valid record; the text says why.
     Damaged(String),
 }
 
-/// The version alone, which is read before anything else.
+/// The format version of a durable document. It is read before the other fields.
 #[derive(Deserialize)]
 pub(crate) struct Versioned {
     version: Option<u32>,
@@ -113,11 +115,11 @@ pub(crate) struct Versioned {
 /// Why a durable document cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
-    /// It has a later format version.
+    /// The document has a later format version.
     Newer(u32),
-    /// It has no valid format version.
+    /// The document has no valid format version.
     Unversioned,
-    /// Not a JSON object.
+    /// The document is no JSON object, or its version has a wrong type.
     Damaged(String),
 }
 

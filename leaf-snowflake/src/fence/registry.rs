@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{RegistryError, RegistryErrorKind};
 
-/// Where worker ids come from: a [`FenceStore`] under a [`ClaimPolicy`]. Cheap to clone.
+/// A registry of worker ids: a [`FenceStore`] under a [`ClaimPolicy`]. Cheap to clone.
 ///
 /// ```
 /// use leaf_snowflake::{ClaimPolicy, MemoryFenceStore, Registry};
@@ -34,7 +34,7 @@ use crate::{RegistryError, RegistryErrorKind};
 #[derive(Debug, Clone)]
 pub struct Registry(Arc<dyn Rules>);
 
-/// A worker id in the registry, as it is shown.
+/// A worker id in the registry, as an operator sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerView {
     /// The worker id.
@@ -78,13 +78,13 @@ impl Registry {
         self.0.lives_in_state_file()
     }
 
-    /// Which worker ids nodes may take.
+    /// The policy by which nodes take worker ids.
     pub(crate) fn policy(&self) -> &ClaimPolicy {
         self.0.policy()
     }
 
-    /// Refuses a claim of `who` that [`Self::claim`] would refuse whatever records the store has.
-    /// Asks no server, so that a program can check its configuration before it starts.
+    /// Returns an error if [`Self::claim`] would refuse `who`, whatever records the store has. Asks
+    /// no server, so that a program can check its configuration before it starts.
     ///
     /// # Errors
     /// `BadIdentity`, `NotAssigned`, and for a fixed worker id `BeyondLayout`, `OutsideRange`.
@@ -103,9 +103,9 @@ impl Registry {
         self.0.check(who, layout)
     }
 
-    /// Checks, without changing anything, whether every claim would be refused: because records
-    /// have another layout or range, or because a right or a table is missing. Returns how many
-    /// worker ids are in use or were used before.
+    /// Returns an error if every claim would be refused: because records have another layout or
+    /// range, or because a right or a table is missing. Otherwise returns how many worker ids are
+    /// in use or were used before. Changes nothing.
     ///
     /// # Errors
     /// `OtherLayout`, `OtherRange`, `Unavailable`, `Refused`.
@@ -141,8 +141,8 @@ impl Registry {
     /// timestamp used.
     ///
     /// # Errors
-    /// The errors of [`Self::extend`]. Unless it is `Lost`, the worker id may stay held until its
-    /// ceiling has passed.
+    /// The errors of [`Self::extend`]. After any error but `Lost`, the worker id may stay held
+    /// until its ceiling has passed.
     pub async fn release(&self, lease: Lease, last: Report) -> Result<(), RegistryError> {
         self.0.release(lease, last).instrument(span("release")).await
     }
@@ -371,7 +371,7 @@ impl<S: FenceStore> Rules for StoreRules<S> {
     }
 }
 
-/// What an operator sees of a worker id.
+/// Converts the stored data of a worker id to the view for an operator.
 fn view<V>(worker: WorkerId, stored: Stored<V>) -> WorkerView {
     let needs_repair = match stored.record {
         // A repair would lose what a later version wrote.

@@ -87,7 +87,7 @@ pub(crate) fn check_layout(layout: Layout, fence: &Fence) -> Result<(), Registry
 }
 
 /// Refuses a record that is held by a node with another worker range: else the nodes of one data
-/// centre could take worker ids of the other.
+/// centre could take worker ids of another data centre.
 pub(crate) fn check_range(
     range: Option<WorkerRange>,
     fence: &Fence,
@@ -125,16 +125,16 @@ pub struct Report {
 pub struct SavedLease {
     /// The worker id.
     pub worker: u32,
-    /// The fence as the registry last confirmed it; at a clean stop marked `Released` before the
-    /// registry is told.
+    /// The fence as the registry last confirmed it. At a clean stop it is marked `Released` before
+    /// the release is sent to the registry.
     pub fence: Fence,
     /// The node issued no timestamp at or above this.
     pub local_ceiling: UnixMillis,
     /// Whether the holder has found that the lease is over (taken over, retired, in doubt after a
     /// failover, or replaced). If so, it must not be continued after a restart.
     pub lost: bool,
-    /// Whether the file is provably the one that this machine wrote. Found out when the file is
-    /// opened, never written down.
+    /// Whether the file is provably the one that this machine wrote. Determined when the file is
+    /// opened, not stored in the file.
     #[serde(skip)]
     pub provenance: Provenance,
 }

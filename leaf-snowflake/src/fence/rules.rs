@@ -1,5 +1,5 @@
-//! A store of records with the policy by which worker ids are given out, and how a record is
-//! changed under it.
+//! The claim policy, a store with such a policy, and the compare-and-set by which a lease changes
+//! its record.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,7 +18,7 @@ use crate::{RegistryError, RegistryErrorKind};
 /// caller gets an error.
 pub(super) const TRIES: usize = 30;
 
-/// Which worker ids a node may take from a registry.
+/// The rules by which nodes take worker ids from a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimPolicy {
     /// Whether a worker id belongs to the identity that claimed it last. If so, a node takes its
@@ -26,7 +26,7 @@ pub struct ClaimPolicy {
     /// [`recycle_after`](Self::recycle_after) ago. A node whose worker id was taken over then
     /// claims no other one: it stops, so that an operator can look into it.
     pub bound: bool,
-    /// The only worker id that this node may take.
+    /// The only worker id that this node may take; `None` if none is fixed.
     pub fixed: Option<WorkerId>,
     /// The worker ids that this registry gives out, so that another registry, of a second data
     /// centre say, can give out the others. `None`: all. All nodes of the registry must be
@@ -45,10 +45,10 @@ pub struct ClaimPolicy {
 pub(super) struct StoreRules<S: FenceStore> {
     pub(super) store: Arc<S>,
     pub(super) policy: ClaimPolicy,
-    /// Where this node answers HTTP.
+    /// The address where this node answers HTTP; `None` if its identity is that address.
     pub(super) address: Option<Identity>,
-    /// For each worker id that is held in this process: what its holder last wrote into the store.
-    /// The next report then need not read it.
+    /// For each worker id that is held in this process: the record as its holder last wrote it. The
+    /// next report then need not read the record.
     pub(super) reported: Mutex<HashMap<WorkerId, Stored<S::Version>>>,
 }
 

@@ -89,7 +89,7 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         async { Ok(unused) }
     }
 
-    /// What is stored of one worker id.
+    /// Reads the record and the Java mirror of one worker id.
     fn read(
         &self,
         worker: WorkerId,
@@ -105,11 +105,12 @@ pub trait FenceStore: fmt::Debug + Send + Sync + 'static {
         record: &WorkerRecord,
     ) -> impl Future<Output = Result<bool, RegistryError>> + Send;
 
-    /// What [`Self::read`] would return after [`Self::replace`] has written `record` in place of
-    /// `read`, if nobody else has written since; `None` where only a read can tell.
+    /// Returns what [`Self::read`] would return after [`Self::replace`] has written `record` in
+    /// place of `read`, if nobody else has written since; `None` if the store cannot compute that
+    /// without a read.
     ///
-    /// With it, the holder's next report saves the read: `replace` writes only if the stored record
-    /// is still this one.
+    /// With this value the holder's next report need not read the record: `replace` writes only if
+    /// the stored record is still the same.
     fn replaced(
         &self,
         read: &Stored<Self::Version>,
@@ -175,10 +176,10 @@ pub enum Purpose {
     Replace(UnixMillis),
 }
 
-/// A worker id, and what is stored of it.
+/// A worker id, with its stored record and Java mirror.
 pub type StoredWorker<V> = (WorkerId, Stored<V>);
 
-/// What is stored of a worker id.
+/// The record and the Java mirror of a worker id, as they are stored.
 #[derive(Debug, Clone)]
 pub struct Stored<V> {
     /// The record.
@@ -206,18 +207,18 @@ pub enum JavaMirror {
     Damaged(String),
 }
 
-/// What a Java Leaf wrote into the mirror.
+/// The report of a Java Leaf in the mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JavaReport {
-    /// Its name.
+    /// The name of the Java Leaf.
     pub holder: String,
     /// The Java Leaf's clock at its last report; `None` if it has never reported.
     pub at: Option<UnixMillis>,
 }
 
 impl JavaReport {
-    /// A value that changes when this report or the nonce of the fence does: compared before and
-    /// after a watch.
+    /// A value that changes when this report or the nonce of the fence (`fence`) changes. It is
+    /// compared before and after a watch.
     pub(crate) fn fingerprint(&self, fence: Option<Uuid>) -> Uuid {
         let at = u128::from(self.at.map_or(0, UnixMillis::get));
         Uuid::from_u128(fence.unwrap_or_default().as_u128() ^ (at + 1))
@@ -248,8 +249,8 @@ impl JavaMirror {
 /// A live node, perhaps this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name.
+    /// The name of the node.
     pub identity: Identity,
-    /// Where it answers HTTP, like `10.0.0.7:8080`.
+    /// The address where the node answers HTTP, like `10.0.0.7:8080`.
     pub address: Identity,
 }

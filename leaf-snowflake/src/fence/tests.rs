@@ -52,7 +52,7 @@ fn record(fence: &Fence) -> WorkerRecord {
     WorkerRecord { address: holder.clone(), holder, fence: fence.clone(), unknown }
 }
 
-/// Another instance than that of [`request`].
+/// The id of an instance that is not the one of [`request`].
 const OTHER: Uuid = Uuid::from_u128(2);
 
 /// A fence that another instance wrote by its own claim.

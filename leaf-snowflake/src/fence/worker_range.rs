@@ -22,7 +22,7 @@ pub struct WorkerRange {
     last: u32,
 }
 
-/// A text that is no range of worker ids.
+/// The text is no valid [`WorkerRange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("give the first and the last worker id, like 512..1023")]
 pub struct WorkerRangeError;

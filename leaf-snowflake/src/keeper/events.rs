@@ -10,7 +10,7 @@ use crate::peers::{self, Verdict};
 /// The smallest jump of the ids' clock that is logged: less is ordinary drift.
 const LOGGED_JUMP: Duration = Duration::from_secs(1);
 
-/// What the keeper has begun while it holds a worker id.
+/// The operations that the keeper has begun and not finished while it holds a worker id.
 struct UnderWay {
     /// A request to the registry.
     request: Option<PendingRequest>,
@@ -35,14 +35,14 @@ impl Default for UnderWay {
 /// or until `until`.
 #[derive(Debug, Clone, Copy)]
 struct Thawed {
-    /// How long to wait for a registry that does not answer.
+    /// When to stop waiting for a registry that does not answer.
     until: Instant,
-    /// The request under way was sent before the freeze was noticed, so its answer proves nothing:
-    /// send another.
+    /// Whether the request under way was sent before the freeze was noticed. Its answer then proves
+    /// nothing, and another request must follow.
     ask_again: bool,
 }
 
-/// What the keeper has to do next.
+/// An event to which the keeper reacts.
 enum Event {
     Stop,
     Look(Urgency),

@@ -46,10 +46,10 @@ pub(crate) struct StateFile {
     origin_before: Origin,
     /// The sequence number of the last write.
     sequence: u64,
-    /// What the file holds if nobody else writes it.
+    /// The contents of the file as this process last read or wrote them.
     known: Vec<u8>,
-    /// Slot and page of the last write, if that did not succeed: the slot may hold that page, what
-    /// it held before, or a part of either.
+    /// The offset of the slot and the page of the last write, if that write failed. The slot may
+    /// then hold this page, its former contents, or a part of either.
     failed: Option<(usize, [u8; SLOT])>,
 }
 
@@ -108,8 +108,8 @@ struct Record {
 }
 
 impl Record {
-    /// The state as a process that has opened the file at `here` must treat it. A copy is another
-    /// instance: the original may be in use.
+    /// Converts the record to the state for a process that has opened the file at `here`. A copy
+    /// gets a new instance id, because the original may be in use.
     fn state(self, here: &Origin) -> State {
         let provenance = here.provenance(&self.origin);
         let copied = provenance == Provenance::Copied;
@@ -129,10 +129,10 @@ impl Record {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateFileError {
-    /// Another process has it open.
+    /// Another process has the file open, or has written it.
     #[error("{}: another process uses this data directory: stop it, or give this one its own", .0.display())]
     Locked(PathBuf),
-    /// A later version of Leaf wrote it in a format that this version cannot read.
+    /// A later version of Leaf wrote the file in a format that this version cannot read.
     #[error(
         "{}: the state file has format version {version}, this program reads up to {FORMAT_VERSION}: \
          update this program",
@@ -141,10 +141,10 @@ pub enum StateFileError {
     NewerFormat {
         /// The file.
         path: PathBuf,
-        /// Its format version.
+        /// The format version of the file.
         version: u32,
     },
-    /// A version of Leaf before 0.1.0 wrote it.
+    /// A version of Leaf before 0.1.0 wrote the file.
     #[error(
         "{}: the state file has no format version: a version before 0.1.0 wrote it; remove it once its \
          last ids are in the past",
@@ -310,7 +310,7 @@ impl StateFile {
         }
     }
 
-    /// Whether the file at the path is the one that was opened.
+    /// Returns an error unless the file at the path is the one that was opened.
     fn check_in_place(&self) -> Result<(), StateFileError> {
         let at_path = fs::metadata(&self.path).map(|found| found.ino());
         match at_path.ok() == Some(self.origin.inode) {

@@ -209,8 +209,8 @@ async fn peers_refuse_a_bad_clock_before_it_claims() {
 }
 
 /// W-06: a node that cannot list its peers continues from its state file. The answers to the claims
-/// that confirm its lease are lost; all of them have one nonce, by which the registry recognizes the
-/// claim that it has granted.
+/// that confirm its lease are lost; all of them have one nonce, by which the registry recognizes
+/// the claim that it has granted.
 #[tokio::test(start_paused = true)]
 async fn a_confirmation_whose_answer_was_lost_is_recognized() {
     let cluster = Cluster::new();

@@ -1,4 +1,4 @@
-//! What the configuration takes, and what it says of what it does not.
+//! Tests which configurations are accepted, and the errors of all others.
 
 mod java;
 
@@ -115,7 +115,7 @@ fn every_key_is_documented_and_somebody_needs_it() {
     }
 }
 
-/// docs/configuration.md documents no key that does not exist.
+/// Every key in docs/configuration.md exists and is documented with its default.
 #[test]
 fn every_documented_key_exists_with_its_default() {
     let documented = include_str!("../../../../docs/configuration.md");
@@ -387,7 +387,7 @@ fn a_reload_tells_what_it_takes_over_from_what_needs_a_restart() {
     assert_eq!(rest, ["segment.shard"]);
 }
 
-/// S-11: what `expect` and a log line of a structure would print.
+/// S-11: the text that `expect` or a log line would print of a structure holds no secret.
 #[test]
 fn debug_texts_of_a_configuration_hold_no_secret() {
     let file = "[segment]\nstore = 'mysql://leaf:canary@db/leaf'\n\

@@ -1,4 +1,4 @@
-//! What an operator may do with a tag in memory.
+//! Tests of [`TagAdmin`] with a [`MemoryStore`].
 
 use super::*;
 use crate::MemoryStore;

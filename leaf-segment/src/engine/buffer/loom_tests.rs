@@ -56,7 +56,7 @@ fn a_segment_is_whole_once_it_is_seen() {
     });
 }
 
-/// A run and a contiguous range beside each other, over the end of a segment.
+/// One thread takes runs while another takes a contiguous range, across the end of a segment.
 #[test]
 fn runs_never_overlap() {
     loom::model(|| {

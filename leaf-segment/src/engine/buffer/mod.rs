@@ -6,10 +6,11 @@
 //! The cursor packs (generation: 32, offset: 32). `fetch_add(1)` therefore yields in one step which
 //! segment and which place in it a caller owns, and no two callers get the same pair:
 //!
-//! - A caller that finds a segment used up, and no next one, sets a flag; callers read the flag before
-//!   they add. So each caller adds beyond the end at most once per segment, and the offset (lengths are
-//!   below 2^31) never carries into the generation. The flag is on a seldom written cache line, apart
-//!   from the cursor: reading the cursor first would fetch its contended line twice.
+//! - A caller that finds a segment used up, and no next one, sets a flag; callers read the flag
+//!   before they add. So each caller adds beyond the end at most once per segment, and the offset
+//!   (lengths are below 2^31) never carries into the generation. The flag is on a seldom written
+//!   cache line, apart from the cursor: reading the cursor first would fetch its contended line
+//!   twice.
 //! - The switch to the next segment is `fetch_max`, which is idempotent: a caller that was late
 //!   cannot reset the offset of a segment that others already draw from.
 //! - A slot is rewritten only for the generation after the cursor's. A caller that was suspended
@@ -54,8 +55,8 @@ pub(crate) struct DoubleBuffer {
     segments: OwnLine<Segments>,
 }
 
-/// What every caller reads and few write, on one cache line. So a caller whose tag is not in the
-/// processor's cache, one of thousands, fetches only this line and the cursor's.
+/// The fields that every caller reads and few write, on one cache line. So a caller whose tag (one
+/// of thousands) is not in the processor's cache fetches only this line and the cursor's.
 #[derive(Debug)]
 struct Segments {
     /// Whether the current segment is used up and there is no next one, or the buffer is closed.
@@ -64,7 +65,7 @@ struct Segments {
     slots: [Slot; 2],
 }
 
-/// What was taken, one id or a range of them.
+/// The result of a take; `T` is one id or a range of ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take<T> {
     /// The id belongs to the caller.
@@ -87,7 +88,7 @@ enum End {
 /// generation even if all callers add as much beyond the end.
 pub(crate) const MOST_AT_ONCE: u32 = 1 << 16;
 
-/// Where a buffer stood when it was closed.
+/// The cursor of a buffer at the moment when it was closed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClosedAt(Cursor);
 
@@ -171,7 +172,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// Called at the end of a segment: switches to the next if it is there. `None`: try again.
+    /// Switches to the next segment if it is there; called at the end of a segment. `None`: the
+    /// caller tries again.
     #[cold]
     fn advance(&self) -> Option<End> {
         let now = self.now();
@@ -217,7 +219,8 @@ impl DoubleBuffer {
         !self.next_is_ready() && now.offset() > self.slot(now).prefetch_at()
     }
 
-    /// Whether [`Self::publish`] would find no room.
+    /// True if the next segment is there already, or the buffer is closed: [`Self::publish`] would
+    /// refuse a range.
     pub(crate) fn next_is_ready(&self) -> bool {
         let now = self.now();
         match now.generation() {
@@ -249,7 +252,7 @@ impl DoubleBuffer {
         }
     }
 
-    /// What the slots hold and where the cursor stands; for operators.
+    /// Returns the ranges in the slots and the position of the cursor, for operators.
     pub(crate) fn view(&self) -> View {
         let now = self.now();
         View {
@@ -275,8 +278,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// Ends the buffer: what is left in it is never handed out. Returns where it stood; `None` when
-    /// it was closed before.
+    /// Closes the buffer: the ids left in it are never handed out. Returns the cursor at this
+    /// moment; `None` if the buffer was closed before.
     pub(crate) fn close(&self) -> Option<ClosedAt> {
         // The offset lies above any length: also a caller that has not seen the flag gets nothing.
         self.segments.0.drained.store(true, Ordering::Relaxed);
@@ -285,20 +288,21 @@ impl DoubleBuffer {
         (before.generation() != CLOSED).then_some(ClosedAt(before))
     }
 
-    /// Reads what [`Self::take`] reads, and has no other effect.
+    /// Reads the memory that [`Self::take`] reads, which brings it into the processor's cache.
+    /// Changes nothing.
     pub(crate) fn touch(&self) {
         // Nobody uses what is read: without these the compiler would leave the reading out.
         black_box(self.cursor.0.load(Ordering::Relaxed));
         black_box(self.segments.0.drained.load(Ordering::Relaxed));
     }
 
-    /// Whether this is the last segment that the buffer can hold, after four billion: no other may
-    /// be fetched.
+    /// Whether the current segment is the last one that the buffer can hold, after four billion:
+    /// then no other may be fetched.
     pub(crate) fn is_last(&self) -> bool {
         self.now().generation() == LAST
     }
 
-    /// Uses up the generations but two.
+    /// Skips generations, so that the buffer accepts one more segment and no other.
     #[cfg(all(test, not(leaf_loom)))]
     pub(crate) fn skip_generations(&self) {
         self.cursor.0.store(Cursor::start_of(LAST - 1).0, Ordering::SeqCst);
@@ -322,8 +326,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// One past the last id that was handed out, or the start of the segment in use if none of it
-    /// was; `None` if none was at all. Call it only when nobody publishes any more.
+    /// One past the last id that was handed out, or the start of the current segment if none of its
+    /// ids was; `None` if no id was handed out at all. Call it only when nobody publishes any more.
     pub(crate) fn issued_end(&self, ClosedAt(at): ClosedAt) -> Option<i64> {
         let segment = self.slot(at).from(Cursor::start_of(at.generation()))?;
         if at.offset() == 0 && at.generation() == 1 {

@@ -74,7 +74,8 @@ impl Slot {
         Some(if taken.offset() == prefetch_at { Take::SomeAndPrefetch(id) } else { Take::Some(id) })
     }
 
-    /// Reads up to `most` ids from the cursor's offset on; `None` when the offset is lost.
+    /// Reads up to `most` ids from the cursor's offset on; `None` if the offset is beyond the end,
+    /// or the slot was refilled.
     pub(super) fn read_run(&self, taken: Cursor, most: u32) -> Option<Take<IdRange>> {
         let (base, length, prefetch_at) = self.fill_of(taken)?;
         let end = taken.offset().saturating_add(most).min(length);
@@ -83,7 +84,8 @@ impl Slot {
         Some(if prefetch { Take::SomeAndPrefetch(range) } else { Take::Some(range) })
     }
 
-    /// Base, length and prefetch offset of the segment that the cursor's offset lies in.
+    /// Base, length and prefetch offset of the cursor's segment; `None` if the cursor's offset is
+    /// beyond the end, or the slot holds another generation.
     #[inline]
     pub(super) fn fill_of(&self, taken: Cursor) -> Option<(i64, u32, u32)> {
         let base = self.base.load(Ordering::Relaxed);
@@ -96,7 +98,8 @@ impl Slot {
         own.then(|| (base, stamp.offset(), prefetch_at))
     }
 
-    /// Whether the slot holds the segment of this generation. If so, its base and length are visible.
+    /// Whether the slot holds the segment of this generation. If so, its base and length are
+    /// visible.
     pub(super) fn holds(&self, generation: u32) -> bool {
         Cursor(self.stamp.load(Ordering::Acquire)).generation() == generation
     }
@@ -118,7 +121,8 @@ impl Slot {
         IdRange::new(base + i64::from(at.offset()), base + i64::from(length))
     }
 
-    /// All ids of the segment that it holds, of whatever generation.
+    /// All ids of the segment that the slot holds, whatever its generation; `None` if it holds
+    /// none.
     pub(super) fn range(&self) -> Option<IdRange> {
         let generation = Cursor(self.stamp.load(Ordering::Acquire)).generation();
         self.from(Cursor::start_of(generation))

@@ -1,4 +1,4 @@
-//! The buffer against a model of it, and against itself from several threads (G-12).
+//! Tests of the double buffer, against a model and from several threads (G-12).
 
 use super::*;
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ fn ids_that_follow_each_other_leave_a_tail_that_is_too_short() {
     assert_eq!(buffer.take_contiguous(1), None);
 }
 
-/// What the buffer shows from outside, at each step through two segments.
+/// Checks all that the buffer reports, at each step through two segments.
 #[test]
 fn it_tells_where_it_stands() {
     let buffer = DoubleBuffer::new();
@@ -244,7 +244,7 @@ fn a_caller_suspended_before_its_read_loses_the_offset() {
     assert_eq!(buffer.slot(suspended).read_run(suspended, 5), None, "nor is it part of a run");
 }
 
-/// If they did, many calls on an empty buffer would carry into the generation.
+/// Otherwise many calls on an empty buffer would carry the offset into the generation.
 #[test]
 fn nobody_adds_to_a_segment_that_is_used_up() {
     let buffer = DoubleBuffer::new();
@@ -377,7 +377,7 @@ fn threads_on_one_buffer_never_share_an_id() {
 }
 
 proptest! {
-    /// The model is a queue of two ranges; a fresh buffer holds a first one that is empty.
+    /// The model is a queue of two ranges; that of a new buffer holds one empty range.
     #[test]
     fn behaves_like_a_queue_of_two_segments(
         steps in prop::collection::vec(prop_oneof![

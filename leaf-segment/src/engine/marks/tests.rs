@@ -93,7 +93,7 @@ async fn a_disk_that_refuses_is_told_and_recovers() {
     assert_eq!(written.len(), 2, "the missed one is there too");
 }
 
-/// What version 1 writes, and what a later one may add to it.
+/// Reads a file of version 1, and keeps a line that a later version added to it.
 #[tokio::test]
 async fn version_1_is_read_and_what_a_later_version_adds_is_kept() {
     let directory = tempfile::tempdir().unwrap();

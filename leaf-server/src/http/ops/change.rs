@@ -1,4 +1,4 @@
-//! What operators change over HTTP: each change passes [`change`], which writes the audit log.
+//! The changes of operators over HTTP: each passes through [`change`], which writes the audit log.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub(super) async fn change(caller: Caller, asked: Asked) -> Result<Reply, Proble
     .await
 }
 
-/// Does what a request asks for.
+/// Performs the change that a request asks for.
 async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
     let Asked { to, parameters, head, body, .. } = asked;
     let first = || parameters.first().map_or(Ok(String::new()), |it| decode(it));
@@ -159,10 +159,11 @@ fn expected(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
     Ok(if versions.iter().any(|version| version == "*") { Vec::new() } else { versions })
 }
 
-/// How a change is made: `?confirm=…&dry_run=true`.
+/// The query parameters of a change: `?confirm=…&dry_run=true`.
 #[derive(Default)]
 pub(super) struct How {
-    /// The name of the tag, which the client repeats to confirm a deletion.
+    /// The name of the tag, which the client repeats to confirm a deletion; `None` if it was not
+    /// given.
     pub(super) confirm: Option<String>,
     /// Whether to check everything and write nothing. The answer is that of the real change.
     pub(super) dry_run: bool,

@@ -209,7 +209,8 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// A store: how quickly it answers. Its health is in the status.
+/// A store in JSON: the number and total time of its answers, and its failures. The health of each
+/// store is under `status`.
 fn store(store: &Store) -> Value {
     let totals = store.generator.totals();
     let answers = &totals.store_answers;
@@ -221,7 +222,7 @@ fn store(store: &Store) -> Value {
     })
 }
 
-/// A tag. Numbers of ids are texts, since JavaScript loses digits above 2^53.
+/// A tag in JSON. Ids and counts of ids are texts, since JavaScript loses digits above 2^53.
 fn tag(node: &Node, view: &TagView) -> Value {
     let slot = |range: Option<IdRange>| {
         range.map(|range| json!([range.start().to_string(), range.end().to_string()]))

@@ -57,13 +57,13 @@ pub(super) enum To {
     Drain,
     /// Shows the state of this node, from memory alone.
     Status,
-    /// All that is counted and measured.
+    /// The page of metrics.
     Metrics,
     /// A file of the dashboard.
     File(ui::File),
     /// Streams what the dashboard shows, and each change of it.
     Live,
-    /// A snowflake id taken apart.
+    /// Decodes a snowflake id.
     Id,
     /// The double buffers, as on the page of the Java Leaf.
     Cache,
@@ -90,7 +90,7 @@ pub(super) enum Records {
     TagCut,
     /// Shows the first ids that a tag would have, without creating it.
     Sample,
-    /// An id of a tag taken apart.
+    /// Decodes an id of a tag.
     TagId,
     /// Lists the worker ids.
     Workers,

@@ -1,4 +1,4 @@
-//! Which part of a long list is asked for: `?after=…&limit=…&family=…`.
+//! The query parameters that select a part of a long list: `?after=…&limit=…&family=…`.
 
 use hyper::header::{HeaderMap, HeaderValue, LINK};
 use leaf_core::Tag;
@@ -9,22 +9,22 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::super::problem::Problem;
 use super::decode;
 
-/// The most rows of an answer; it has so many unless the client gives a `limit`.
+/// The most rows of an answer, and the `limit` if the client gives none.
 const MOST: usize = 1000;
 
 /// A part of a list.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// The part begins after this place, at which the part before ended.
+    /// The place after which the part begins; `None` at the beginning of the list.
     pub(super) after: Option<String>,
     /// How many rows it has at most.
     pub(super) limit: usize,
-    /// The family whose members are asked for.
+    /// The family whose members are asked for; `None` for all tags.
     pub(super) family: Option<Tag>,
 }
 
 impl Part {
-    /// What the query of a URL asks for.
+    /// Parses the query of a URL.
     pub(super) fn of(query: &str) -> Result<Self, Problem> {
         let mut part = Self { after: None, limit: MOST, family: None };
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {

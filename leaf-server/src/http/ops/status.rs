@@ -50,9 +50,9 @@ struct OneStore {
     #[serde(flatten)]
     health: HealthShown,
     tags: usize,
-    /// Ids that can be handed out without the store.
+    /// How many ids can be handed out without the store.
     stock: String,
-    /// Ids that were handed out since the start.
+    /// How many ids were handed out since the start.
     issued: String,
     /// The tags whose `max_id` is below this node's high-water mark.
     went_back: Vec<WentBack>,
@@ -77,12 +77,12 @@ struct Flakes {
     worker: Option<u32>,
     /// Whether the registry confirmed the worker id since the start.
     confirmed: bool,
-    /// No id has a timestamp at or above this, which the state file allows. Unix milliseconds.
+    /// The local ceiling: the state file allows only timestamps below it. Unix milliseconds.
     local_ceiling_ms: String,
-    /// No id has a timestamp at or above this, until the registry confirms a higher one. Unix
-    /// milliseconds.
+    /// The registry ceiling: timestamps stay below it until the registry confirms a higher one.
+    /// Unix milliseconds.
     registry_ceiling_ms: String,
-    /// Ids that were handed out since the start.
+    /// How many ids were handed out since the start.
     issued: String,
     /// By how many milliseconds the ids' clock is ahead of the wall clock; `null` while ids stand
     /// still because the wall clock went back.
@@ -92,7 +92,7 @@ struct Flakes {
     /// The clocks of other nodes, as they were read within the last minute.
     peers: Vec<PeerShown>,
     /// How many leases this process has lost: taken over, in doubt after a failover, or replaced by
-    /// a lease with which ids cannot go on.
+    /// a lease that cannot continue their ids.
     leases_lost: u64,
     /// Whole days until the timestamps of the layout are used up.
     days_left: u64,
@@ -102,9 +102,9 @@ struct Flakes {
 #[derive(Serialize)]
 struct PeerShown {
     address: String,
-    /// This node's clock minus the other's.
+    /// This node's clock minus the other node's, in milliseconds.
     clock_offset_ms: i64,
-    /// How far the offset may be wrong, in either direction.
+    /// How far `clock_offset_ms` may be wrong, in either direction.
     uncertainty_ms: u64,
 }
 

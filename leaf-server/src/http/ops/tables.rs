@@ -115,7 +115,7 @@ fn buffer(view: &TagView) -> Vec<Value> {
     row
 }
 
-/// The records in the stores.
+/// Answers `/db`: the table of the records in the stores.
 pub(super) async fn db(node: &Node, part: &Part, headers: &HeaderMap) -> Result<Reply, Problem> {
     let Some(stores) = node.ids.stores() else { return Err(Problem::disabled("segment")) };
     let list =

@@ -182,7 +182,7 @@ pub(super) async fn rekey(node: &Node, tag: &str, dry_run: bool) -> Result<TagSh
     Ok(shown(&record, store))
 }
 
-/// Takes an id of a tag apart. `id` is in digits, or a text of the tag's template.
+/// Decodes an id of a tag. `id` is in digits, or a text of the tag's template.
 pub(super) async fn decode(node: &Node, tag: &str, id: &str) -> Result<TagIdShown, Problem> {
     let (store, tag) = find(node, tag)?;
     let record = TagAdmin::new(&*store.open.store).read(&tag).await?;

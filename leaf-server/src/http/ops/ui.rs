@@ -28,7 +28,7 @@ pub(in crate::http) enum File {
 }
 
 impl File {
-    /// Its content type, and its content.
+    /// The content type and the content of the file.
     const fn content(self) -> (&'static str, &'static str) {
         match self {
             Self::Page => ("text/html; charset=utf-8", include_str!("../../../ui/index.html")),

@@ -14,8 +14,8 @@ use super::super::problem::Problem;
 use crate::node::{Node, Snowflake};
 use crate::refusal::Reason;
 
-/// By how many milliseconds the ids' clock is behind the wall clock, before and after it was told
-/// to follow. `null` while the wall clock is behind the ids, which then wait for it.
+/// The distance of the ids' clock behind the wall clock, in milliseconds, before and after an
+/// operator accepted the wall clock. `null` while ids stand still because the wall clock went back.
 #[derive(Serialize)]
 pub(super) struct Followed {
     behind_ms_before: Option<i64>,

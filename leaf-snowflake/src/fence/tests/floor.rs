@@ -239,8 +239,8 @@ fn with_file(fence: &Fence, provenance: Provenance) -> ClaimRequest {
     request
 }
 
-/// A fence is watched only if it is this instance's and the state file is uncertain: a copy of the file may
-/// write that fence.
+/// A fence is watched only if it is this instance's and the state file is uncertain: a copy of the
+/// file may write that fence.
 #[test]
 fn neither_a_fence_of_others_nor_that_of_a_proven_file_is_watched() {
     let past = fence(NOW - seconds(5));
@@ -288,7 +288,7 @@ fn an_uncertain_lease_is_known_by_its_nonce() {
 }
 
 /// An attempt of this claim whose answer was lost starts at the floor that it wrote, unless this
-/// node held the term directly before: only then nobody else came between.
+/// node held the term directly before: only then did no other holder come between.
 #[test]
 fn a_claim_found_again_goes_on_where_it_may() {
     let before = fence(NOW - seconds(60));
@@ -339,8 +339,8 @@ fn without_the_registry_only_a_proven_lease_that_lasts_counts() {
     assert_eq!(none, Err(RegistryErrorKind::Unavailable));
 }
 
-/// What an operator sees of a worker id that another node holds: it is in use if its holder reported
-/// within two report intervals.
+/// What an operator sees of a worker id that another node holds: it is in use if its holder
+/// reported within two report intervals.
 #[test]
 fn a_worker_id_is_in_use_while_its_holder_reports() {
     let until = NOW + seconds(600);

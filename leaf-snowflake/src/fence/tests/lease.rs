@@ -8,7 +8,7 @@ fn lease() -> Lease {
     Lease::new(WorkerId::new(0), fence(NOW))
 }
 
-/// `fence` as a write with this nonce leaves it, a second later.
+/// `fence` after a write with this nonce, which raised the ceiling by a second.
 fn extended(fence: &Fence, nonce: Uuid) -> Fence {
     Fence { nonce, ceiling: fence.ceiling + seconds(1), ..fence.clone() }
 }
@@ -41,8 +41,8 @@ fn a_write_whose_answer_was_lost_is_recognized_when_it_arrives() {
     assert_eq!(lease.fence, arrived);
 }
 
-/// A later attempt of the same claim has the lease's nonce, and may have written more than the lease
-/// knows.
+/// A later attempt of the same claim has the lease's nonce, and may have written more than the
+/// lease knows.
 #[test]
 fn the_newest_write_is_taken_as_it_is_stored() {
     let mut lease = lease();

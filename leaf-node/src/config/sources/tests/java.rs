@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The properties of a Java Leaf, as they stand in its repository but for the places.
+/// The properties of a Java Leaf, like those in its repository but with other values.
 const JAVA: &str = "leaf.name=com.sankuai.leaf.opensource.test\n\
     leaf.segment.enable=true\n\
     leaf.jdbc.url=jdbc:mysql://db:3306/leaf?useUnicode=true&characterEncoding=utf8&useSSL=false\n\
@@ -96,8 +96,8 @@ fn what_a_java_leafs_file_has_wrong_is_named() {
     assert!(loaded.warnings.iter().any(|line| line.ends_with("ignored: interactiveClient")));
 }
 
-/// As the Java Leaf was seen to read them: `new Properties()`, `Boolean.parseBoolean`, a path with
-/// "null" in it.
+/// The file is read as a Java Leaf was seen to read it: with `new Properties()`,
+/// `Boolean.parseBoolean`, and a path with "null" in it.
 #[test]
 fn what_java_makes_of_unusual_files_is_what_we_make_of_them() {
     let without = JAVA.replace("leaf.name=com.sankuai.leaf.opensource.test", "");
