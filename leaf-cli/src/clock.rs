@@ -10,24 +10,7 @@ use crate::Done;
 use crate::cli::{Output, Servers};
 use crate::output;
 use crate::remote::{self, Asking};
-
-/// The part of a server's status that is used here.
-#[derive(Deserialize)]
-struct Status {
-    snowflake: Option<Flakes>,
-}
-
-#[derive(Deserialize)]
-struct Flakes {
-    clock_ahead_ms: Option<i64>,
-    peers: Vec<Peer>,
-}
-
-#[derive(Deserialize)]
-struct Peer {
-    address: String,
-    clock_offset_ms: i64,
-}
+use crate::status::{Flakes, Status};
 
 /// How many milliseconds the ids' clock is behind the wall clock, before the request and after it.
 /// Negative if the wall clock is behind by less than the tolerance; `None` while ids are stopped

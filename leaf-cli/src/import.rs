@@ -161,23 +161,13 @@ async fn greatest(
     from_file: Option<PathBuf>,
     column: &str,
 ) -> Result<i64> {
-    let (flag, from) = match from_file {
-        Some(file) => {
-            let read = leaf_registry::read_secret(&file);
-            (
-                "--from-file",
-                read.map_err(|error| ConfigError::new(format!("--from-file: {error}")))?,
-            )
-        }
-        None => ("--from", from.unwrap_or_default()),
-    };
     let (table, column) = column
         .rsplit_once('.')
         .ok_or_else(|| ConfigError::new("give TABLE.COLUMN, like orders.id"))?;
-    if from.starts_with("etcd") {
-        return Err(ConfigError::new(format!("{flag}: give the URL of an SQL database")).into());
+    let source = stores.source(from, from_file).await?;
+    if source.url.to_string().starts_with("etcd") {
+        return Err(ConfigError::new("--from: give the URL of an SQL database").into());
     }
-    let source = stores.other(flag, &from).await?;
     let greatest = source.open.admin.greatest(table, column).await;
     source.open.store.close().await;
     Ok(greatest?.unwrap_or(0))

@@ -18,15 +18,15 @@ use crate::{Done, exit};
 /// The time between two requests to a server, from which rates are calculated.
 const BETWEEN: Duration = Duration::from_secs(1);
 
-/// The part of a server's status that is used here.
+/// The part of a server's status that the commands of `leaf` use.
 #[derive(Debug, Clone, Deserialize)]
-struct Status {
+pub(crate) struct Status {
     version: String,
     name: String,
     state: String,
     reason: Option<String>,
     segment: Option<Segment>,
-    snowflake: Option<Flakes>,
+    pub(crate) snowflake: Option<Flakes>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -41,22 +41,23 @@ struct Store {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Flakes {
+pub(crate) struct Flakes {
     worker: Option<u32>,
+    pub(crate) clock_ahead_ms: Option<i64>,
     local_ceiling_ms: String,
     registry_ceiling_ms: String,
     issued: String,
-    peers: Vec<Peer>,
+    pub(crate) peers: Vec<Peer>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Peer {
-    address: String,
-    clock_offset_ms: i64,
+pub(crate) struct Peer {
+    pub(crate) address: String,
+    pub(crate) clock_offset_ms: i64,
 }
 
 /// A server in the table.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Shown {
     server: String,
     name: String,
@@ -157,20 +158,7 @@ pub(crate) async fn run(servers: &Servers, watch: bool, output: Output) -> Resul
 impl Shown {
     /// A server that did not answer.
     fn without_answer(server: String, reason: String) -> Self {
-        Self {
-            server,
-            name: String::new(),
-            version: String::new(),
-            state: "no answer".to_owned(),
-            reason: Some(reason),
-            segment_rate: None,
-            stock_s: None,
-            snowflake_rate: None,
-            worker: None,
-            local_ceiling_s: None,
-            registry_ceiling_s: None,
-            clock_ms: None,
-        }
+        Self { server, state: "no answer".into(), reason: Some(reason), ..Self::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use leaf_node::config::{Config, ConfigError};
 use leaf_node::{ShardPlace, Shards};
-use leaf_registry::{OpenStore, StoreOptions, StoreUrl};
+use leaf_registry::{OpenStore, SettingError, StoreOptions, StoreUrl};
 use leaf_segment::admin::TagAdmin;
 use leaf_shape::keys::KeyRing;
 
@@ -62,11 +62,21 @@ impl Stores {
         Ok(KeyRing::new(self.config.segment.read_keys()?))
     }
 
-    /// Opens a store that is not configured, like the source of an import. `key` is the flag that
-    /// named it, for errors. The store gets the default options: the configured ones are for the
+    /// Opens a store that is not configured, the source of an import: `--from`, or the URL in the
+    /// file `--from-file`. The store gets the default options: the configured ones are for the
     /// servers' stores.
-    pub(crate) async fn other(&self, key: &str, url: &str) -> Result<Store> {
-        let url = url.parse().map_err(|error| ConfigError::new(format!("{key}: {error}")))?;
+    pub(crate) async fn source(
+        &self,
+        from: Option<String>,
+        from_file: Option<PathBuf>,
+    ) -> Result<Store> {
+        let (flag, from) = match from_file {
+            Some(file) => ("--from-file", leaf_registry::read_secret(&file)),
+            None => ("--from", Ok(from.unwrap_or_default())),
+        };
+        let why = |error: String| ConfigError::new(format!("{flag}: {error}"));
+        let from = from.map_err(|error| why(error.to_string()))?;
+        let url = from.parse().map_err(|error: SettingError| why(error.to_string()))?;
         Store::open(url, &self.data_dir, &StoreOptions::default()).await
     }
 

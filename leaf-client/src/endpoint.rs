@@ -126,22 +126,11 @@ struct State {
     ejected_until: Option<Instant>,
     /// The zone and weight that it has reported, and when to ask for them again.
     told: Option<(Option<String>, u32, Instant)>,
-    /// Until this time, requests for ids of tags (`no_snowflakes`: for snowflake ids) go to other
-    /// servers, because this one has reported that it lacks the mode.
-    no_segments: Option<Instant>,
-    no_snowflakes: Option<Instant>,
+    /// By [`Mode`]: until this time, requests for it go to other servers, because this one has
+    /// reported that it lacks the mode.
+    without: [Option<Instant>; 2],
     /// The server had no ids although it answered: a probe must ask for its health.
     doubtful: bool,
-}
-
-impl State {
-    /// The time until which the server counts as one that lacks this mode.
-    fn without(&mut self, mode: Mode) -> &mut Option<Instant> {
-        match mode {
-            Mode::Segment => &mut self.no_segments,
-            Mode::Snowflake => &mut self.no_snowflakes,
-        }
-    }
 }
 
 /// How much a client prefers a server; the best rank sorts first.
@@ -187,8 +176,8 @@ impl Endpoint {
         if state.ejected_until.is_some() {
             tracing::info!("{self} answers again");
         }
-        let State { told, no_segments, no_snowflakes, .. } = std::mem::take(&mut *state);
-        *state = State { told, no_segments, no_snowflakes, ..State::default() };
+        let State { told, without, .. } = std::mem::take(&mut *state);
+        *state = State { told, without, ..State::default() };
     }
 
     /// Notes that the server did not answer, or not as a leaf-server does.
@@ -249,13 +238,13 @@ impl Endpoint {
     /// Notes that the server does not have this mode.
     pub(crate) fn has_not(&self, mode: Option<Mode>) {
         if let Some(mode) = mode {
-            *self.state().without(mode) = Some(Instant::now() + BELIEVED);
+            self.state().without[mode as usize] = Some(Instant::now() + BELIEVED);
         }
     }
 
     /// Whether the server reported within the last minute that it lacks this mode.
     pub(crate) fn is_without(&self, mode: Option<Mode>) -> bool {
-        let until = mode.and_then(|mode| *self.state().without(mode));
+        let until = mode.and_then(|mode| self.state().without[mode as usize]);
         until.is_some_and(|until| Instant::now() < until)
     }
 

@@ -1,7 +1,5 @@
 //! Why a request failed.
 
-use std::fmt;
-
 use leaf_segment::{SegmentError, SegmentErrorKind};
 
 use crate::endpoint::Endpoint;
@@ -38,11 +36,11 @@ impl ClientError {
 }
 
 /// Why a server did not serve a request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}")]
 pub(crate) struct Failure {
-    /// The server that failed; empty if the failure is of no server.
-    endpoint: String,
-    why: String,
+    /// The server that failed, if one did, and why.
+    text: String,
     /// The fault of the server.
     pub(crate) fault: Fault,
 }
@@ -64,7 +62,7 @@ pub(crate) enum Fault {
 
 impl Failure {
     pub(crate) fn of(endpoint: &Endpoint, why: impl Into<String>) -> Self {
-        Self { endpoint: endpoint.to_string(), why: why.into(), fault: Fault::Server }
+        Self { text: format!("{endpoint}: {}", why.into()), fault: Fault::Server }
     }
 
     pub(crate) fn with(self, fault: Fault) -> Self {
@@ -81,20 +79,9 @@ impl Failure {
 
     /// A failure that no server is to blame for.
     pub(crate) fn of_names(why: impl Into<String>) -> Self {
-        Self { endpoint: String::new(), why: why.into(), fault: Fault::None }
+        Self { text: why.into(), fault: Fault::None }
     }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.endpoint.is_empty() {
-            write!(f, "{}: ", self.endpoint)?;
-        }
-        f.write_str(&self.why)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 impl From<SegmentError> for ClientError {
     fn from(error: SegmentError) -> Self {

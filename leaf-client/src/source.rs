@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage, TagSettings};
+use leaf_segment::store::{Expected, StoreFuture, TagGeneration, TagSettings};
 use leaf_segment::{NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord};
 use leaf_shape::Meaning;
 use tokio::time::Instant;
@@ -251,18 +251,5 @@ impl TagCatalog for ServerSource {
             }
             Ok(records)
         })
-    }
-
-    /// One page: the tags that this client uses, as last read from a server.
-    fn page<'a>(
-        &'a self,
-        _: Option<&'a TagCursor>,
-        prefix: &'a str,
-        _: usize,
-    ) -> StoreFuture<'a, TagPage> {
-        let used = self.used();
-        let records = used.values().filter_map(|used| used.record.clone());
-        let records = records.filter(|record| record.tag.as_str().starts_with(prefix)).collect();
-        Box::pin(async { Ok(TagPage { records, next: None }) })
     }
 }

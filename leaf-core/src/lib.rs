@@ -42,6 +42,6 @@ pub use step::{Step, StepError};
 pub use system_clock::SystemClock;
 pub use tag::{Tag, TagError};
 #[cfg(feature = "records")]
-pub use unknown_fields::UnknownFields;
+pub use unknown_fields::{UnknownFields, record_version};
 pub use unknown_name::UnknownName;
 pub use worker::WorkerId;

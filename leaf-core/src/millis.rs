@@ -14,7 +14,7 @@ use std::time::Duration;
 /// assert_eq!(later - noon, Duration::from_secs(3));
 /// assert_eq!(noon - later, Duration::ZERO);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixMillis(u64);
 
 impl UnixMillis {
@@ -108,12 +108,6 @@ impl std::ops::Sub for UnixMillis {
 impl fmt::Display for UnixMillis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for UnixMillis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UnixMillis({})", self.0)
     }
 }
 

@@ -87,8 +87,8 @@ impl IntoIterator for IdRange {
     }
 }
 
-/// The ids of an [`IdRange`], in order.
-#[derive(Debug, Clone)]
+/// The ids of an [`IdRange`], in order. A `Default` value has no ids.
+#[derive(Debug, Clone, Default)]
 pub struct IdRangeIter(Range<i64>);
 
 impl IdRangeIter {

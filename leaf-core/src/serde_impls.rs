@@ -5,7 +5,6 @@
 //! can be equal. An id is read from a string or a number.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -17,7 +16,6 @@ use crate::{Id, IdRange, Layout, Step, Tag, UnixMillis, WorkerId};
 struct Read<T> {
     expected: &'static str,
     number: fn(i64) -> Option<T>,
-    made: PhantomData<T>,
 }
 
 impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Read<T> {
@@ -53,8 +51,7 @@ impl Serialize for Id {
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let read =
-            Read { expected: "an id from 0 to 2^63 - 1", number: Id::new, made: PhantomData };
+        let read = Read { expected: "an id from 0 to 2^63 - 1", number: Id::new };
         match from.is_human_readable() {
             true => from.deserialize_any(read),
             false => from.deserialize_i64(read),
@@ -99,7 +96,6 @@ macro_rules! as_text {
                 from.deserialize_str(Read {
                     expected: $expected,
                     number: |_| None,
-                    made: PhantomData,
                 })
             }
         }

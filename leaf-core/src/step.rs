@@ -14,7 +14,7 @@ use std::fmt;
 /// assert_eq!(Step::new(2000).map(Step::get), Ok(2000));
 /// assert!(Step::new(0).is_err());
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Step(u32);
 
 impl Step {
@@ -57,12 +57,6 @@ impl Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-impl fmt::Debug for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Step({})", self.0)
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// assert_eq!(Tag::parse(" orders"), Err(TagError::OuterSpace));
 /// # Ok::<(), TagError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(Arc<str>);
 
 impl Tag {
@@ -72,12 +72,6 @@ impl Borrow<str> for Tag {
 impl fmt::Display for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tag({:?})", &*self.0)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Fields of a durable record that this version of Leaf does not know.
+//! Reads durable records that another version of Leaf may have written.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,4 +17,17 @@ impl UnknownFields {
     pub fn get(&self, field: &str) -> Option<&Value> {
         self.0.get(field)
     }
+}
+
+/// Reads only the version of a durable record: the rest of what a later version of Leaf wrote may
+/// not be readable.
+///
+/// # Errors
+/// The text is not a JSON object with a `version` from 0 to `u32::MAX`.
+pub fn record_version(json: &[u8]) -> Result<u32, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
+    serde_json::from_slice(json).map(|Version { version }| version)
 }

@@ -18,13 +18,13 @@ mod snowflake;
 #[cfg(feature = "server-config")]
 mod sources;
 mod span;
-mod values;
+pub(crate) mod values;
 
 use std::path::{Path, PathBuf};
 
 use leaf_registry::{RegistryKind, RegistryOptions, RegistryUrl};
 use leaf_snowflake::Identity;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 pub use listeners::{Grpc, Http, Log, LogFormat, Ops, Redis, Secret, Tls, TlsMode};
 pub use segment::{Segment, Shard};
@@ -117,7 +117,7 @@ impl Default for Config {
 }
 
 /// The rule by which an address of an interface becomes the identity if none is configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Guess {
     /// The first address that is neither loopback nor link-local, IPv4 before IPv6.
@@ -125,16 +125,6 @@ pub enum Guess {
     /// The last IPv4 address that is not loopback: Java lists the interfaces the other way round,
     /// and a Java Leaf takes the first of its list.
     Java,
-}
-
-impl<'de> Deserialize<'de> for Guess {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match String::deserialize(from)?.as_str() {
-            "first" => Ok(Self::First),
-            "java" => Ok(Self::Java),
-            _ => Err(serde::de::Error::custom("give first or java")),
-        }
-    }
 }
 
 /// An error in the configuration or the command line, which the caller can correct: exit code 2. A

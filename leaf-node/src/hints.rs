@@ -102,15 +102,7 @@ pub const fn of_admin(error: &TagAdminError) -> Option<&'static str> {
 /// The nearest cause that has a hint wins: it is the most specific one.
 #[must_use]
 pub fn of(error: &(dyn Error + 'static)) -> Option<&'static str> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let hint = of_one(error);
-        if hint.is_some() {
-            return hint;
-        }
-        next = error.source();
-    }
-    None
+    std::iter::successors(Some(error), |&error| error.source()).find_map(of_one)
 }
 
 /// The hint for this one error, without its causes.

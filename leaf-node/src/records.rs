@@ -15,50 +15,7 @@ use leaf_shape::{Order, Period, Reset};
 use leaf_snowflake::{Fence, FenceState, WorkerView};
 use serde::{Deserialize, Serialize};
 
-/// A number as a string.
-mod text {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<N: Display, S: Serializer>(
-        number: &N,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_str(number)
-    }
-
-    pub(super) fn deserialize<'de, N: FromStr<Err: Display>, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<N, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
-/// A number as a string, or `null`.
-mod text_or_null {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error as _;
-    use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
-
-    pub(super) fn serialize<N: ToString, S: Serializer>(
-        number: &Option<N>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        number.as_ref().map(ToString::to_string).serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, N: FromStr<Err: Display>, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<N>, D::Error> {
-        let text = Option::<String>::deserialize(from)?;
-        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
-    }
-}
+use crate::config::values;
 
 /// A tag's record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -67,7 +24,7 @@ pub struct TagShown {
     pub tag: String,
     /// The next number that the store will grant; in a plain tag the number is the id. `null` if
     /// the tag is sealed.
-    #[serde(with = "text_or_null")]
+    #[serde(with = "values::optional_text")]
     pub max_id: Option<i64>,
     /// Whether the store grants nothing more: the tag was moved, or is being moved or deleted.
     pub sealed: bool,
@@ -117,27 +74,9 @@ pub struct TagShown {
     pub member_of: Option<String>,
     /// The limits of a family. Absent in a tag that is no family.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub family: Option<FamilyShown>,
+    pub family: Option<Family>,
     /// The store, without its password.
     pub store: String,
-}
-
-/// The limits of a family, and how many members were made.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct FamilyShown {
-    /// How many members were made, those included that were deleted since.
-    pub members: u32,
-    /// The most members that are made.
-    pub max_members: u32,
-    /// How many members each node makes in a second at most.
-    pub members_per_second: u32,
-}
-
-impl From<Family> for FamilyShown {
-    fn from(family: Family) -> Self {
-        let Family { members, max_members, members_per_second } = family;
-        Self { members, max_members, members_per_second }
-    }
 }
 
 impl TagShown {
@@ -176,7 +115,7 @@ impl TagShown {
             max_take: settings.max_take.map(Step::get),
             description: record.description.clone(),
             member_of: record.made_by().map(|family| family.as_str().into()),
-            family: settings.family.map(FamilyShown::from),
+            family: settings.family,
             store: url.to_string(),
         }
     }
@@ -234,11 +173,11 @@ pub struct DeletedShown {
     pub deleted: TagShown,
     /// If the tag is made again in the same shape, its first number must be at least this. Absent
     /// if the store has no record of what the tag granted.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "text_or_null")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "values::optional_text")]
     pub next_first: Option<i64>,
     /// If the tag is made again in another shape, all its ids must be at least this. Absent if the
     /// store has no record of what the tag granted.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "text_or_null")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "values::optional_text")]
     pub ids_below: Option<i64>,
 }
 
@@ -270,10 +209,10 @@ pub struct TagIdShown {
     /// The tag.
     pub tag: String,
     /// The id.
-    #[serde(with = "text")]
+    #[serde(with = "values::text")]
     pub id: i64,
     /// The number from which the id is made.
-    #[serde(with = "text")]
+    #[serde(with = "values::text")]
     pub number: i64,
     /// The version of the key with which the id was made, if ids are scrambled.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -320,10 +259,10 @@ pub struct WorkerShown {
     /// The node that holds it, or held it last.
     pub holder: Option<String>,
     /// When the holder last reported, in Unix milliseconds. `null` unless the worker id is held.
-    #[serde(with = "text_or_null")]
+    #[serde(with = "values::optional_text")]
     pub last_report_ms: Option<u64>,
     /// The ceiling, in Unix milliseconds: the first timestamp that the holder must not use.
-    #[serde(with = "text_or_null")]
+    #[serde(with = "values::optional_text")]
     pub ceiling_ms: Option<u64>,
     /// The fence's term, incremented by every claim.
     pub term: Option<u64>,
@@ -373,6 +312,6 @@ pub struct FreedShown {
     /// The worker id.
     pub worker: u32,
     /// The time from which other nodes may claim the worker id, in Unix milliseconds.
-    #[serde(with = "text")]
+    #[serde(with = "values::text")]
     pub free_from_ms: u64,
 }

@@ -13,7 +13,7 @@
 //! The file holds only the hash of a token, so that a reader of the file cannot use the token. A
 //! token has 256 random bits. These cannot be guessed, so that a plain hash is enough.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::Read as _;
 use std::str::FromStr;
 
@@ -50,8 +50,7 @@ impl TokenHash {
 
 impl fmt::Display for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("sha256:")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "sha256:{}", hex::encode(self.0))
     }
 }
 
@@ -72,21 +71,11 @@ impl FromStr for Credential {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once(':') {
-            Some(("sha256", hex)) => {
-                let byte = |at: usize| {
-                    let digits = hex.get(2 * at..2 * at + 2)?;
-                    let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-                    u8::from_str_radix(digits, 16).ok().filter(|_| plain)
-                };
+            Some(("sha256", digits)) => {
                 let mut hash = [0; 32];
-                let whole = hash
-                    .iter_mut()
-                    .enumerate()
-                    .all(|(at, into)| byte(at).map(|byte| *into = byte).is_some());
-                let whole = whole && hex.len() == 64;
-                whole
-                    .then_some(Self::Token(TokenHash(hash)))
-                    .ok_or("sha256: give 64 hexadecimal digits")
+                let read = hex::decode_to_slice(digits, &mut hash);
+                read.map_err(|_| "sha256: give 64 hexadecimal digits")?;
+                Ok(Self::Token(TokenHash(hash)))
             }
             Some(("dns", name)) if !name.is_empty() => Ok(Self::Dns(name.to_ascii_lowercase())),
             Some(("uri", uri)) if !uri.is_empty() => Ok(Self::Uri(uri.to_owned())),
@@ -213,12 +202,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 pub fn draw() -> std::io::Result<String> {
     let mut bytes = [0; 32];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let mut token = PREFIX.to_owned();
-    for byte in bytes {
-        // A String takes everything.
-        let _ = write!(token, "{byte:02x}");
-    }
-    Ok(token)
+    Ok(format!("{PREFIX}{}", hex::encode(bytes)))
 }
 
 /// Reads the callers from the file of the key `tokens_file`. Returns no callers if the key is not

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
 
-use leaf_core::Tag;
+use leaf_core::{Tag, record_version};
 use leaf_registry::{Administration, Note};
 use leaf_segment::StoreError;
 use serde::{Deserialize, Serialize};
@@ -107,15 +107,11 @@ impl Rules {
     /// # Errors
     /// The text is of a later version, or damaged.
     pub fn decode(text: &str) -> Result<Self, RulesError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
         let damaged = |error: serde_json::Error| RulesError::Damaged(error.to_string());
         if text.is_empty() {
             return Ok(Self::default());
         }
-        let Version { version } = serde_json::from_str(text).map_err(damaged)?;
+        let version = record_version(text.as_bytes()).map_err(damaged)?;
         if version > VERSION {
             return Err(RulesError::Newer(version));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leaf_core::{Health, IdRange, Step, Tag};
 use leaf_node::Shards;
-use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage};
+use leaf_segment::store::{Expected, StoreFuture, TagGeneration};
 use leaf_segment::{
     MemoryStore, NewTag, RangeSource, SegmentConfig, SegmentErrorKind, SegmentGenerator,
     StoreError, StoreErrorKind, TagCatalog, TagRecord,
@@ -64,15 +64,6 @@ impl RangeSource for Switched {
 impl TagCatalog for Switched {
     fn records<'a>(&'a self, tags: &'a [Tag]) -> StoreFuture<'a, Vec<TagRecord>> {
         self.unless_down(self.store.records(tags))
-    }
-
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a TagCursor>,
-        prefix: &'a str,
-        most: usize,
-    ) -> StoreFuture<'a, TagPage> {
-        self.unless_down(self.store.page(after, prefix, most))
     }
 }
 

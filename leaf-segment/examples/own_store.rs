@@ -11,7 +11,7 @@ use std::io::{Read, Seek, Write};
 use std::sync::{Arc, Mutex};
 
 use leaf_core::{IdRange, Step, Tag};
-use leaf_segment::store::{Expected, StoreFuture, TagCursor, TagGeneration, TagPage};
+use leaf_segment::store::{Expected, StoreFuture, TagGeneration};
 use leaf_segment::{
     NewTag, RangeSource, SegmentConfig, SegmentGenerator, StoreError, StoreErrorKind, TagCatalog,
     TagRecord,
@@ -88,18 +88,6 @@ impl TagCatalog for FileStore {
             let max_id = self.change(|_| None).map_err(Self::unavailable)?;
             let record = NewTag { max_id, ..NewTag::new(self.tag.clone(), self.step) };
             Ok(if tags.contains(&self.tag) { vec![record.into()] } else { Vec::new() })
-        })
-    }
-
-    fn page<'a>(
-        &'a self,
-        _: Option<&'a TagCursor>,
-        _: &'a str,
-        _: usize,
-    ) -> StoreFuture<'a, TagPage> {
-        Box::pin(async {
-            let records = self.records(std::slice::from_ref(&self.tag)).await?;
-            Ok(TagPage { records, next: None })
         })
     }
 }

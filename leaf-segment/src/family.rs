@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use leaf_core::Tag;
+use serde::{Deserialize, Serialize};
 
 use crate::admin::EndedTag;
 use crate::store::{TagSettings, TagSettingsError};
@@ -30,7 +31,7 @@ use crate::{NewTag, StoreErrorKind, TagRecord};
 /// assert_eq!(family("invoice/a b"), None, "not among the characters of a member");
 /// assert_eq!(family("invoices"), None);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Family {
     /// How many members were made, those included that were deleted since.
     pub members: u32,

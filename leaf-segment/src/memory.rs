@@ -168,7 +168,9 @@ impl TagCatalog for MemoryStore {
         let operation = format!("make members of {:?} in memory", family.as_str());
         Box::pin(async { made.map_err(|kind| StoreError::new(kind, operation)) })
     }
+}
 
+impl TagStore for MemoryStore {
     fn page<'a>(
         &'a self,
         after: Option<&'a TagCursor>,
@@ -187,9 +189,7 @@ impl TagCatalog for MemoryStore {
         let next = last.map(|last| TagCursor { plain: true, name: last.tag.as_str().into() });
         Box::pin(async { Ok(TagPage { records: found, next }) })
     }
-}
 
-impl TagStore for MemoryStore {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         let mut records = self.records();
         let mut ended = self.ended_tags();

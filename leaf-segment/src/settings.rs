@@ -7,7 +7,7 @@
 //! Slice, template and time zone are chosen when the tag is made, and kept by every change. The
 //! generation changes only when the tag is made or repaired.
 
-use leaf_core::{Step, UnknownFields};
+use leaf_core::{Step, UnknownFields, record_version};
 use leaf_shape::{MOST_PARTS, Meaning, Order, Template, Zone, parts};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -255,10 +255,6 @@ impl TagSettings {
     /// # Errors
     /// The text has a greater version number, or does not hold valid settings.
     pub fn decode(text: &str) -> Result<Self, TagSettingsError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
         let fixed = ["\"slice\"", "\"text\""].iter().any(|name| text.contains(name));
         let damaged = |error: String| match fixed {
             true => TagSettingsError::Lost(error),
@@ -266,7 +262,7 @@ impl TagSettings {
         };
         let json = |error: serde_json::Error| damaged(error.to_string());
         // First of all: what a later version wrote may not be readable otherwise.
-        let Version { version } = serde_json::from_str(text).map_err(json)?;
+        let version = record_version(text.as_bytes()).map_err(json)?;
         match version {
             0 => return Err(damaged("version 0".into())),
             FORMAT_VERSION => {}

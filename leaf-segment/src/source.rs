@@ -110,11 +110,11 @@ impl From<Step> for Expected {
 }
 
 /// The most tags that one call of [`TagCatalog::records`] may ask for, and the most records on one
-/// page of [`TagCatalog::page`].
+/// page of [`TagStore::page`].
 pub const MOST_RECORDS: usize = 256;
 
-/// The part of a store that reads and lists the records of tags. A store may hold millions: nothing
-/// reads all of them at once.
+/// The part of a store that reads the records of tags. A store may hold millions: nothing reads all
+/// of them at once.
 pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
     /// Reads one record; `None` when there is none.
     ///
@@ -160,20 +160,6 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
         Box::pin(async move { Ok(members.iter().map(none).collect()) })
     }
 
-    /// Reads one page of records in the store's own order: those after `after`, or the first ones
-    /// if it is `None`; at most `most` and never more than [`MOST_RECORDS`]. Only names that begin
-    /// with `prefix` are listed. Rows whose name is not a valid [`Tag`] are left out with a
-    /// warning. Tags that are made or deleted between two pages may or may not be listed.
-    ///
-    /// # Errors
-    /// Failures of the store.
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a TagCursor>,
-        prefix: &'a str,
-        most: usize,
-    ) -> StoreFuture<'a, TagPage>;
-
     /// Checks whether records can be read. A generator calls this before its first look-up, and
     /// then once in every [`SegmentConfig::refresh`](crate::SegmentConfig::refresh). A store can
     /// also do its regular housekeeping here.
@@ -185,7 +171,7 @@ pub trait TagCatalog: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Records that were read by [`TagCatalog::page`].
+/// Records that were read by [`TagStore::page`].
 #[derive(Debug, Clone, Default)]
 pub struct TagPage {
     /// The records, in the store's own order. May be empty although more pages follow.
@@ -194,7 +180,7 @@ pub struct TagPage {
     pub next: Option<TagCursor>,
 }
 
-/// A place in the order in which a store lists its tags, see [`TagCatalog::page`].
+/// A place in the order in which a store lists its tags, see [`TagStore::page`].
 ///
 /// Plain tags come first, then all others: databases keep them in two tables. The order within a
 /// table is the database's, which need not be the byte order of the names.
@@ -250,6 +236,20 @@ impl<T: RangeSource + TagCatalog + ?Sized> SegmentSource for T {}
 /// Keeps the records of tags, and lets an operator change them. `leaf-registry` implements it for
 /// databases.
 pub trait TagStore: SegmentSource {
+    /// Reads one page of records in the store's own order: those after `after`, or the first ones
+    /// if it is `None`; at most `most` and never more than [`MOST_RECORDS`]. Only names that begin
+    /// with `prefix` are listed. Rows whose name is not a valid [`Tag`] are left out with a
+    /// warning. Tags that are made or deleted between two pages may or may not be listed.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage>;
+
     /// Makes a new record, with a newly drawn generation unless `new` has one.
     ///
     /// # Errors

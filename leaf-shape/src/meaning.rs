@@ -12,7 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use leaf_core::UnknownName;
+use leaf_core::{UnknownName, record_version};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -278,12 +278,8 @@ impl Meaning {
     /// `Newer` if a later version wrote it, `Damaged` if it is not exactly a text that `encode`
     /// writes.
     pub fn decode(text: &str) -> Result<Self, MeaningError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
         let damaged = |error: serde_json::Error| MeaningError::Damaged(error.to_string());
-        let Version { version } = serde_json::from_str(text).map_err(damaged)?;
+        let version = record_version(text.as_bytes()).map_err(damaged)?;
         if version > FORMAT_VERSION {
             return Err(MeaningError::Newer(format!("version {version}")));
         }

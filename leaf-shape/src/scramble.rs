@@ -207,12 +207,7 @@ impl fmt::Debug for KeyCheck {
 
 fn read_hexadecimal<const N: usize>(text: &str) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
-    }
+    hex::decode_to_slice(text, &mut bytes).ok()?;
     Some(bytes)
 }
 

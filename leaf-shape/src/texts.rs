@@ -1,6 +1,5 @@
 //! Ids of a tag as texts, by its template.
 
-use std::fmt;
 use std::sync::Arc;
 
 use leaf_core::{Id, UnixMillis};
@@ -19,7 +18,7 @@ pub struct Texts {
 }
 
 /// The template, time zone and periods by which the texts of a tag are made.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct TextFormat {
     template: Arc<Template>,
     zone: Zone,
@@ -77,12 +76,6 @@ impl TextFormat {
             (Some(_), None) => None,
         };
         id.and_then(Id::new).ok_or(TextError::NoId)
-    }
-}
-
-impl fmt::Debug for TextFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.template.fmt(f)
     }
 }
 

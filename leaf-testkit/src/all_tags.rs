@@ -1,14 +1,14 @@
 //! Reading every tag of a small store.
 
 use leaf_segment::store::MOST_RECORDS;
-use leaf_segment::{StoreError, TagCatalog, TagRecord};
+use leaf_segment::{StoreError, TagRecord, TagStore};
 
 /// Returns the records of all tags. Like the refresh of a generator, it first calls `try_reading`,
 /// then reads page by page.
 ///
 /// # Errors
 /// Failures of the store.
-pub async fn all_tags(store: &(impl TagCatalog + ?Sized)) -> Result<Vec<TagRecord>, StoreError> {
+pub async fn all_tags(store: &(impl TagStore + ?Sized)) -> Result<Vec<TagRecord>, StoreError> {
     store.try_reading().await?;
     let (mut all, mut place) = (Vec::new(), None);
     loop {

@@ -167,43 +167,36 @@ async fn misplaced(
 /// Reports every reason why servers cannot use a record now. `keys` are the keys of this host,
 /// if it has a file of keys.
 fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(String)) {
-    let tag = record.tag.as_str();
+    let tag = hints::quoted(record.tag.as_str());
     if let (Some(keys), Ok(Shape::Scramble { domain, key })) =
         (keys, record.meaning.as_ref().map(|meaning| meaning.shape))
         && let Err(why) = keys.scramble(domain, key, &record.tag)
     {
-        found(format!("tag {}: {why} (segment.keys_file; SIGHUP loads it)", hints::quoted(tag)));
+        found(format!("tag {tag}: {why} (segment.keys_file; SIGHUP loads it)"));
     }
     let now = SystemClock.wall_millis();
     if let Some(period) = record.closed_until(now) {
         found(format!(
-            "tag {}: numbers of {period} were granted, which has not begun by this clock: it has no ids until then. If \
-             this clock is right, one was ahead: `leaf tag reopen {} --first-taken PERIOD --above ID` opens it again, with \
+            "tag {tag}: numbers of {period} were granted, which has not begun by this clock: it has no ids until then. If \
+             this clock is right, one was ahead: `leaf tag reopen {tag} --first-taken PERIOD --above ID` opens it again, with \
              the first period that the wrong clock opened ({period} or an earlier one) and the greatest id of the present \
-             period",
-            hints::quoted(tag),
-            hints::quoted(tag)
+             period"
         ));
     }
     if let Err(error) = &record.meaning {
-        found(format!("tag {}: {error}", hints::quoted(tag)));
+        found(format!("tag {tag}: {error}"));
     }
     if let (Some(ended), Ok(meaning)) = (record.ended(), &record.meaning) {
-        let (tag, max_id) = (record.tag.clone(), record.max_id);
-        let new = NewTag { max_id, meaning: *meaning, ..NewTag::strict(tag) };
+        let max_id = record.max_id;
+        let new = NewTag { max_id, meaning: *meaning, ..NewTag::strict(record.tag.clone()) };
         if let Err(why) = ended.check(&new) {
-            found(format!(
-                "tag {}: {why} (`leaf tag advance`)",
-                hints::quoted(record.tag.as_str())
-            ));
+            found(format!("tag {tag}: {why} (`leaf tag advance`)"));
         }
     }
     if let Err(error) = record.step {
-        let tag = hints::quoted(tag);
         found(format!("tag {tag}: {error}; `leaf tag set {tag} --step STEP`"));
     }
     if let Err(error) = &record.settings {
-        let tag = hints::quoted(tag);
         found(match error {
             TagSettingsError::Damaged(_) => {
                 format!("tag {tag}: {error}; `leaf tag set {tag} --enabled true`")

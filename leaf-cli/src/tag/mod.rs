@@ -125,15 +125,8 @@ pub(crate) async fn run(stores: &Stores, command: Tag, output: Output) -> Result
         }
         Tag::Delete { tag, family: true, yes, dry } => delete_family(stores, &tag, yes, dry).await,
         Tag::Import { from, from_file, gap, tags, dry } => {
-            let (flag, from) = match from_file {
-                Some(file) => {
-                    let read = leaf_registry::read_secret(&file);
-                    let why = |error| ConfigError::new(format!("--from-file: {error}"));
-                    ("--from-file", read.map_err(why)?)
-                }
-                None => ("--from", from.unwrap_or_default()),
-            };
-            import::run(stores, stores.other(flag, &from).await?, gap, &tags, dry, output).await
+            import::run(stores, stores.source(from, from_file).await?, gap, &tags, dry, output)
+                .await
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::{ConfigError, values};
 
@@ -82,7 +82,7 @@ pub struct Ops {
 }
 
 /// Whether the connections of a listener are encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsMode {
     /// No connection is encrypted.
@@ -92,17 +92,6 @@ pub enum TlsMode {
     Optional,
     /// All connections are encrypted.
     Required,
-}
-
-impl<'de> Deserialize<'de> for TlsMode {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match String::deserialize(from)?.as_str() {
-            "off" => Ok(Self::Off),
-            "optional" => Ok(Self::Optional),
-            "required" => Ok(Self::Required),
-            _ => Err(serde::de::Error::custom("give off, optional or required")),
-        }
-    }
 }
 
 /// The server's certificate, and which certificates clients must show, on listeners that encrypt.
@@ -131,23 +120,13 @@ pub struct Log {
 }
 
 /// The format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     Text,
     /// One JSON object per line.
     Json,
-}
-
-impl<'de> Deserialize<'de> for LogFormat {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match String::deserialize(from)?.as_str() {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err(serde::de::Error::custom("give text or json")),
-        }
-    }
 }
 
 /// A text that is never shown.

@@ -67,7 +67,6 @@ pub struct Shard {
     /// A file that holds `store`.
     pub store_file: Option<PathBuf>,
     /// The patterns of its tags.
-    #[serde(with = "values::texts")]
     pub tags: Vec<TagPattern>,
 }
 

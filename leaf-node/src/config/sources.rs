@@ -445,9 +445,18 @@ fn located(error: ConfigError, origins: &BTreeMap<String, String>, written: &Val
     })
 }
 
-/// The text of a serde error without the value in it, of the form
-/// `invalid type: string "…", expected u32`.
+/// The text of a serde error without the value in it. Errors of serde are like
+/// `invalid type: string "…", expected u32` or
+/// ``unknown variant `…`, expected one of `off`, `optional`, `required` ``.
 fn without_value(error: &str) -> String {
+    let unknown = error.strip_prefix("unknown variant ");
+    if let Some((_, words)) = unknown.and_then(|unknown| unknown.rsplit_once(", expected ")) {
+        let words = words.trim_start_matches("one of ").replace('`', "");
+        return match words.rsplit_once(", ") {
+            Some((others, last)) => format!("give {others} or {last}"),
+            None => format!("give {words}"),
+        };
+    }
     let quotes = ["invalid type: ", "invalid value: ", "unknown field "];
     let quoted = |(before, _): &(&str, &str)| quotes.iter().any(|quote| before.starts_with(quote));
     match error.rsplit_once(", expected ").filter(quoted) {

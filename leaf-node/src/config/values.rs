@@ -6,21 +6,21 @@ use std::net::SocketAddr;
 use serde::de::{Deserialize, Deserializer, Error};
 
 /// A value that is written as text.
-pub(super) mod text {
+pub(crate) mod text {
     use std::fmt::Display;
     use std::str::FromStr;
 
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
+    pub(crate) fn serialize<T: Display, S: Serializer>(
         value: &T,
         to: S,
     ) -> Result<S::Ok, S::Error> {
         to.collect_str(value)
     }
 
-    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    pub(crate) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
     where
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,
@@ -29,40 +29,15 @@ pub(super) mod text {
     }
 }
 
-/// Several values that are written as texts.
-pub(super) mod texts {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
-        values: &[T],
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(values.iter().map(ToString::to_string))
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<Vec<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        let texts = Vec::<String>::deserialize(from)?;
-        texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
-    }
-}
-
 /// An optional value that is written as text.
-pub(super) mod optional_text {
+pub(crate) mod optional_text {
     use std::fmt::Display;
     use std::str::FromStr;
 
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
+    pub(crate) fn serialize<T: Display, S: Serializer>(
         value: &Option<T>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
@@ -72,7 +47,7 @@ pub(super) mod optional_text {
         }
     }
 
-    pub(in super::super) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+    pub(crate) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
     where
         T: FromStr<Err: Display>,
         D: Deserializer<'de>,

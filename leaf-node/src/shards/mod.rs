@@ -17,7 +17,7 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_registry::{Administration, Note, OpenStore, StoreUrl};
 use leaf_segment::admin::TagAdminError;
-use leaf_segment::store::{Expected, Member, StoreFuture, TagCursor, TagGeneration, TagPage};
+use leaf_segment::store::{Expected, Member, StoreFuture, TagGeneration};
 use leaf_segment::{
     NewTag, RangeSource, SegmentGenerator, StoreError, StoreErrorKind, TagCatalog, TagRecord,
 };
@@ -299,15 +299,6 @@ impl TagCatalog for PlacedStore {
             self.look_elsewhere(members).await;
             Ok(made)
         })
-    }
-
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a TagCursor>,
-        prefix: &'a str,
-        most: usize,
-    ) -> StoreFuture<'a, TagPage> {
-        self.open.store.page(after, prefix, most)
     }
 
     fn try_reading(&self) -> StoreFuture<'_, ()> {

@@ -11,6 +11,7 @@
 
 use std::fmt;
 
+use leaf_core::record_version;
 use serde::{Deserialize, Serialize};
 
 use super::set::{Shards, TagPattern};
@@ -94,37 +95,36 @@ impl PartialEq for ShardPlace {
 
 impl Eq for ShardPlace {}
 
-impl ShardPlace {
-    /// Each shard with its place.
-    fn of_shards<T>(shards: Shards<T>) -> Shards<(Self, T)> {
-        let patterns: Vec<Vec<String>> = shards
-            .patterns()
-            .map(|patterns| {
-                let mut texts: Vec<_> = patterns.iter().map(TagPattern::to_string).collect();
-                // Within a shard their order means nothing.
-                texts.sort();
-                texts
-            })
-            .collect();
-        let patterns = serde_json::to_vec(&patterns).expect("texts serialize");
-        let set = format!("{:08x}", crc32fast::hash(&patterns));
-        let of = shards.iter().count();
-        let mut shard = 0;
-        shards.map_with_patterns(|patterns, store| {
-            let tags = patterns.iter().map(TagPattern::to_string).collect::<Vec<_>>().join(", ");
-            let tags = tags.chars().take(SHOWN_CHARS).collect();
-            let place = Self { set: set.clone(), shard, of, tags };
-            shard += 1;
-            (place, store)
-        })
-    }
-}
-
 impl<T> Shards<T> {
     /// Returns each shard with its place.
+    ///
+    /// # Panics
+    /// Never: texts serialize.
     #[must_use]
     pub fn placed(self) -> Shards<(ShardPlace, T)> {
-        ShardPlace::of_shards(self)
+        let texts = |patterns: &[TagPattern]| -> Vec<String> {
+            patterns.iter().map(TagPattern::to_string).collect()
+        };
+        let sorted = |(patterns, _): &(Vec<TagPattern>, T)| {
+            let mut texts = texts(patterns);
+            // Within a shard their order means nothing.
+            texts.sort();
+            texts
+        };
+        let sets: Vec<Vec<String>> = self.shards.iter().map(sorted).collect();
+        let sets = serde_json::to_vec(&sets).expect("texts serialize");
+        let set = format!("{:08x}", crc32fast::hash(&sets));
+        let of = self.shards.len() + 1;
+        let place = |shard, patterns: &[TagPattern]| {
+            let tags = texts(patterns).join(", ").chars().take(SHOWN_CHARS).collect();
+            ShardPlace { set: set.clone(), shard, of, tags }
+        };
+        let rest = (place(of - 1, &[]), self.rest);
+        let shards = self.shards.into_iter().enumerate().map(|(at, (patterns, store))| {
+            let place = place(at, &patterns);
+            (patterns, (place, store))
+        });
+        Shards { shards: shards.collect(), rest }
     }
 }
 
@@ -200,14 +200,10 @@ impl ShardMemory {
     /// # Errors
     /// The text is damaged, or of a later version of Leaf.
     pub fn decode(text: &str) -> Result<Self, ShardMemoryError> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
         let damaged = |error: serde_json::Error| ShardMemoryError::Damaged(error.to_string());
-        match serde_json::from_str(text).map_err(damaged)? {
-            Version { version: FORMAT_VERSION } => {}
-            Version { version } => return Err(ShardMemoryError::Newer(version)),
+        match record_version(text.as_bytes()).map_err(damaged)? {
+            FORMAT_VERSION => {}
+            version => return Err(ShardMemoryError::Newer(version)),
         }
         let Text { places, .. } = serde_json::from_str(text).map_err(damaged)?;
         Ok(Self { places })

@@ -9,6 +9,8 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use leaf_core::Health;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use tokio::task::JoinSet;
 
 use leaf_segment::view::TagView;
@@ -26,8 +28,8 @@ use leaf_segment::{KnownTags, SegmentError, SegmentGenerator, TagHandle};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Shards<T> {
-    shards: Vec<(Vec<TagPattern>, T)>,
-    rest: T,
+    pub(super) shards: Vec<(Vec<TagPattern>, T)>,
+    pub(super) rest: T,
 }
 
 /// A tag's name in which `*` stands for any characters, also none.
@@ -40,7 +42,7 @@ pub struct Shards<T> {
 /// assert!(!pattern.matches("orders.v2"));
 /// # Ok::<(), leaf_node::TagPatternError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TagPattern(String);
 
 /// The text is no pattern.
@@ -75,6 +77,12 @@ impl FromStr for TagPattern {
             1..=128 => Ok(Self(text.into())),
             _ => Err(TagPatternError),
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for TagPattern {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -134,24 +142,6 @@ impl<T> Shards<T> {
             shards.push((patterns.clone(), make(shard)));
         }
         Shards { shards, rest: make(&self.rest) }
-    }
-
-    /// Applies `make` to each shard with its patterns; the rest has no patterns.
-    pub(crate) fn map_with_patterns<U>(
-        self,
-        mut make: impl FnMut(&[TagPattern], T) -> U,
-    ) -> Shards<U> {
-        let mut shards = Vec::with_capacity(self.shards.len());
-        for (patterns, shard) in self.shards {
-            let made = make(&patterns, shard);
-            shards.push((patterns, made));
-        }
-        Shards { shards, rest: make(&[], self.rest) }
-    }
-
-    /// The patterns of each shard but the rest.
-    pub(crate) fn patterns(&self) -> impl Iterator<Item = &[TagPattern]> {
-        self.shards.iter().map(|(patterns, _)| patterns.as_slice())
     }
 
     /// Applies `make` to each shard, one after the other. The results have the same patterns.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use leaf_core::{Step, Tag};
+use leaf_core::{Step, Tag, record_version};
 use leaf_segment::store::{TagCursor, TagPage, TagSettings};
 use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
 use leaf_shape::MeaningError;
 
-use super::record::{FORMAT_VERSION, Record};
+use super::record::FORMAT_VERSION;
 use super::store::{EtcdStore, KEYS_AT_ONCE};
 use crate::administration::Note;
 use crate::record;
@@ -34,8 +34,8 @@ impl EtcdStore {
                     // A record of a later version is shown with made-up settings of that version,
                     // which are refused as newer: nodes go on with the ids in their memory and
                     // allocate no more.
-                    Err(_) if Record::version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) => {
-                        let version = Record::version(kv.value()).unwrap_or_default();
+                    Err(_) if record_version(kv.value()).is_ok_and(|it| it > FORMAT_VERSION) => {
+                        let version = record_version(kv.value()).unwrap_or_default();
                         settings.insert(tag.as_str().into(), format!("{{\"version\":{version}}}"));
                         rows.push(record::Row {
                             name: tag.as_str().into(),

@@ -1,7 +1,7 @@
 //! The record of a tag in etcd: JSON in format 1. Fields that a later Leaf added within format 1
 //! are kept; a record in a later format is refused.
 
-use leaf_core::{Tag, UnknownFields};
+use leaf_core::{Tag, UnknownFields, record_version};
 use leaf_segment::admin::EndedTag;
 use leaf_segment::store::{TagGeneration, TagSettings, TagSettingsError};
 use leaf_segment::{NewTag, StoreErrorKind, TagRecord};
@@ -75,24 +75,13 @@ impl Record {
     /// program.
     pub(super) fn decode(value: &[u8]) -> Result<Self, String> {
         let damaged = |error| format!("the value in etcd is no record: {error}");
-        match Self::version(value).map_err(damaged)? {
+        match record_version(value).map_err(damaged)? {
             FORMAT_VERSION => serde_json::from_slice(value).map_err(damaged),
             version => Err(format!(
                 "the value in etcd has version {version}, and this program knows version \
                  {FORMAT_VERSION}: upgrade it"
             )),
         }
-    }
-
-    /// Reads only the version, before everything else: the rest of what a later version wrote may
-    /// be unreadable for this program.
-    pub(super) fn version(value: &[u8]) -> Result<u32, serde_json::Error> {
-        /// A record, of which only the version is read.
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
-        }
-        serde_json::from_slice(value).map(|Version { version }| version)
     }
 
     /// The record in the form that the code of all stores reads.

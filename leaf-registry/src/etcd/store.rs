@@ -424,15 +424,6 @@ impl TagCatalog for EtcdStore {
         })
     }
 
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a TagCursor>,
-        prefix: &'a str,
-        most: usize,
-    ) -> StoreFuture<'a, TagPage> {
-        Box::pin(self.read_page(after, prefix, most.min(MOST_RECORDS)))
-    }
-
     fn try_reading(&self) -> StoreFuture<'_, ()> {
         Box::pin(async {
             self.records(&[NewTag::sample().tag]).await?;
@@ -442,6 +433,15 @@ impl TagCatalog for EtcdStore {
 }
 
 impl TagStore for EtcdStore {
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage> {
+        Box::pin(self.read_page(after, prefix, most.min(MOST_RECORDS)))
+    }
+
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let operation = format!("create tag {:?} in etcd", new.tag.as_str());

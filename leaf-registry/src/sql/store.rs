@@ -511,6 +511,21 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
         Box::pin(self.make_members(family, members))
     }
 
+    /// Tries to read. Also writes this node's failover margin into the store if it is greater than
+    /// the stored one.
+    fn try_reading(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async {
+            self.records(&[]).await?;
+            let operation = format!("keep the failover margin in {}", D::NAME);
+            run(&self.connections, Access::Read, operation, async |connection| {
+                self.guard.store_margin::<D>(connection).await.map_err(WorkError::from)
+            })
+            .await
+        })
+    }
+}
+
+impl<D: Dialect> TagStore for SqlStore<D> {
     fn page<'a>(
         &'a self,
         after: Option<&'a TagCursor>,
@@ -543,21 +558,6 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
         })
     }
 
-    /// Tries to read. Also writes this node's failover margin into the store if it is greater than
-    /// the stored one.
-    fn try_reading(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async {
-            self.records(&[]).await?;
-            let operation = format!("keep the failover margin in {}", D::NAME);
-            run(&self.connections, Access::Read, operation, async |connection| {
-                self.guard.store_margin::<D>(connection).await.map_err(WorkError::from)
-            })
-            .await
-        })
-    }
-}
-
-impl<D: Dialect> TagStore for SqlStore<D> {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         let operation = operation::<D>("create", &new.tag);
         Box::pin(run(&self.connections, Access::Transaction, operation, async |connection| {

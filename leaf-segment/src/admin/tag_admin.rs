@@ -296,10 +296,7 @@ impl<'a> TagAdmin<'a> {
             if !is_expected(record) {
                 return Err(TagAdminError::Stale);
             }
-            let meaning = usable(record)?;
-            if record.is_sealed() {
-                return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
-            }
+            let meaning = usable_and_open(record)?;
             let steps = [change.min_step.flatten(), change.max_step.flatten(), change.step];
             if meaning.order == Order::Strict && steps.iter().any(Option::is_some) {
                 return Err(TagAdminError::Conflict(NO_STEP.into()));
@@ -338,10 +335,7 @@ impl<'a> TagAdmin<'a> {
     /// store.
     pub async fn rekey(&self, tag: &Tag, keys: &KeyRing) -> Result<TagRecord, TagAdminError> {
         self.update(tag, |record| {
-            let meaning = usable(record)?;
-            if record.is_sealed() {
-                return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
-            }
+            let meaning = usable_and_open(record)?;
             let newer = newer_meaning(keys, meaning, tag)?;
             Ok(TagUpdate { meaning: Some(newer), ..TagUpdate::of(record.clone()) })
         })
@@ -369,10 +363,7 @@ impl<'a> TagAdmin<'a> {
         check_id("the next id", at_least)?;
         let generation = Some(TagGeneration::draw());
         let repaired = self.update(tag, |record| {
-            let meaning = usable(record)?;
-            if record.is_sealed() {
-                return Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string()));
-            }
+            let meaning = usable_and_open(record)?;
             let settings = readable_settings(record)?;
             if let Some(reset) = meaning.reset {
                 reset.check_next(at_least).map_err(TagAdminError::Conflict)?;
@@ -417,11 +408,8 @@ impl<'a> TagAdmin<'a> {
         };
         let generation = Some(TagGeneration::draw());
         self.update(tag, |record| {
-            let meaning = usable(record)?;
+            let meaning = usable_and_open(record)?;
             let conflict = |why: String| TagAdminError::Conflict(why);
-            if record.is_sealed() {
-                return Err(conflict(StoreErrorKind::Moved.to_string()));
-            }
             if ours < RELEASED {
                 let unset = StoreErrorKind::ClockUnset { now: ours };
                 return Err(conflict(unset.to_string()));
@@ -601,6 +589,14 @@ fn usable(record: &TagRecord) -> Result<Meaning, TagAdminError> {
         let kind = StoreErrorKind::BadRecord(error.to_string());
         StoreError::new(kind, format!("change tag {:?}", record.tag.as_str())).into()
     })
+}
+
+/// [`usable`], and refuses a sealed tag.
+fn usable_and_open(record: &TagRecord) -> Result<Meaning, TagAdminError> {
+    match record.is_sealed() {
+        true => Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string())),
+        false => usable(record),
+    }
 }
 
 /// Returns the record's settings, or why they cannot be read; for damaged ones the error says how

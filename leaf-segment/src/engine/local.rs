@@ -4,7 +4,7 @@
 //! each of its ids out once. Runs of several threads lie side by side, so ids rise within one
 //! `LocalIds` only.
 
-use leaf_core::{Id, IdRange, IdRangeIter};
+use leaf_core::{Id, IdRangeIter};
 use leaf_shape::Ids;
 
 use crate::{SegmentError, TagHandle};
@@ -47,7 +47,12 @@ impl TagHandle {
     /// ```
     #[must_use]
     pub fn local(&self, size: usize) -> LocalIds {
-        LocalIds { run: none(), made: None, handle: self.clone(), size: size.max(1) }
+        LocalIds {
+            run: IdRangeIter::default(),
+            made: None,
+            handle: self.clone(),
+            size: size.max(1),
+        }
     }
 }
 
@@ -93,11 +98,4 @@ impl LocalIds {
         }
         self.made.insert(self.handle.try_take(self.size)?).next()
     }
-}
-
-/// An empty run.
-fn none() -> IdRangeIter {
-    let mut one = IdRange::new(0, 1).expect("a range").iter();
-    one.next();
-    one
 }

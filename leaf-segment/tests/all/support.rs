@@ -129,7 +129,9 @@ impl TagCatalog for TestStore {
             Ok(made)
         })
     }
+}
 
+impl TagStore for TestStore {
     fn page<'a>(
         &'a self,
         after: Option<&'a TagCursor>,
@@ -141,9 +143,7 @@ impl TagCatalog for TestStore {
             self.inner.page(after, prefix, most).await
         })
     }
-}
 
-impl TagStore for TestStore {
     fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
         self.inner.create(new)
     }

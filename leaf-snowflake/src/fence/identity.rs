@@ -17,7 +17,7 @@ use leaf_core::WorkerId;
 /// assert!(Identity::parse("a/b").is_err());
 /// # Ok::<(), leaf_snowflake::IdentityError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(Arc<str>);
 
 impl Identity {
@@ -51,12 +51,6 @@ impl Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Identity({:?})", &*self.0)
     }
 }
 
