@@ -4,21 +4,19 @@
 //! connection that is already open.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use leaf_node::config::{Config, ConfigError};
+use leaf_node::config::Config;
 use leaf_node::tokens::{
     self, ANONYMOUS, Credential, Entry, OPS_TOKEN, Pattern, REDIS_USER, Role, TokenHash,
 };
 
 use crate::live::Live;
 use crate::refusal::Face;
+use crate::reread::Rereading;
 
-/// The longest wait for the files of tokens or certificates to be read.
-const READ: Duration = Duration::from_secs(10);
 /// The longest token that is looked up, in bytes; a longer one counts as unknown.
 const LONGEST_TOKEN: usize = 1024;
 
@@ -92,35 +90,11 @@ impl Grant {
     }
 }
 
-/// Runs `read` on a thread that may block, and returns its result. Returns `None` if that takes too
-/// long, or if `reading` says that an earlier run has not ended yet.
-pub(crate) async fn read_alone<T: Send + 'static>(
-    reading: &Arc<AtomicBool>,
-    read: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    if reading.swap(true, Ordering::AcqRel) {
-        return None;
-    }
-    let reading = Arc::clone(reading);
-    let read = tokio::task::spawn_blocking(move || {
-        let read = read();
-        reading.store(false, Ordering::Release);
-        read
-    });
-    // Late, it goes on by itself, and what it finds is not used.
-    tokio::time::timeout(READ, read).await.ok()?.ok()
-}
-
 /// The callers that this node knows.
 pub(crate) struct Access {
     table: ArcSwap<Table>,
-    /// The result of the last reading of the file of tokens; `Err` holds the text of the error.
-    last_read: Mutex<Result<(), String>>,
-    /// Locked from the reading of the file until its content is in force.
-    turn: tokio::sync::Mutex<()>,
-    /// Whether the file is being read. If a disk hangs, only one thread waits for it, not one more
-    /// with every reading.
-    reading: Arc<AtomicBool>,
+    /// The reading of the file of tokens.
+    pub(crate) file: Rereading,
 }
 
 /// The callers and the credentials that they show.
@@ -216,45 +190,23 @@ impl Access {
     pub(crate) fn new(config: &Config, entries: &[Entry]) -> Self {
         let (table, _) = Table::new(config, entries, None);
         table.warn();
-        Self {
-            table: ArcSwap::from_pointee(table),
-            last_read: Mutex::new(Ok(())),
-            turn: tokio::sync::Mutex::default(),
-            reading: Arc::default(),
-        }
+        Self { table: ArcSwap::from_pointee(table), file: Rereading::default() }
     }
 
-    /// Reads the file of tokens again, and takes over what is in it and in the configuration. A
-    /// file that cannot be used changes nothing, and its error is logged once.
+    /// Reads the file of tokens again, and takes over what is in it and in the configuration.
     pub(crate) async fn read_again(&self, live: &Live) {
-        let _alone = self.turn.lock().await;
         let config = Arc::clone(&live.config());
-        let read = read_alone(&self.reading, {
+        let read = {
             let config = Arc::clone(&config);
             move || tokens::read(&config)
-        });
-        let read = read
-            .await
-            .unwrap_or_else(|| Err(ConfigError::new("tokens_file: it cannot be read in time")));
-        let mut last = self.last_read.lock().expect("no holder of this lock panics");
-        let read = read.map(|entries| self.follow(&config, &entries));
-        match &read {
-            Ok(true) => tracing::info!("took over other tokens or roles"),
-            Ok(false) => {}
-            Err(error) if *last == Err(error.to_string()) => {}
-            Err(error) => tracing::error!("{error}; the tokens and roles of before stay in force"),
-        }
-        *last = read.map(drop).map_err(|error| error.to_string());
+        };
+        let what = ("tokens_file", "the tokens and roles of before stay in force");
+        self.file.again(what, read, |entries| self.follow(&config, &entries)).await;
     }
 
-    /// Whether the file of tokens could be used when it was read last.
-    pub(crate) fn last_read_successful(&self) -> bool {
-        self.last_read.lock().expect("no holder of this lock panics").is_ok()
-    }
-
-    /// Replaces the callers and roles; returns whether anything has changed. A grant that the new
-    /// ones no longer contain ends at once, also for requests and streams that are under way.
-    fn follow(&self, config: &Config, entries: &[Entry]) -> bool {
+    /// Replaces the callers and roles. A grant that the new ones no longer contain ends at once,
+    /// also for requests and streams that are under way.
+    fn follow(&self, config: &Config, entries: &[Entry]) {
         let before = self.table.load_full();
         let (newer, differs) = Table::new(config, entries, Some(&before));
         let newer = Arc::new(newer);
@@ -266,11 +218,10 @@ impl Access {
         for grant in &ended {
             grant.ended.store(true, Ordering::Relaxed);
         }
-        let changed = differs || !ended.is_empty();
-        if changed {
+        if differs || !ended.is_empty() {
             newer.warn();
+            tracing::info!("took over other tokens or roles");
         }
-        changed
     }
 
     /// Finds the grant of a caller; also returns whether it shows a token that is not known. If

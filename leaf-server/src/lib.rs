@@ -23,6 +23,7 @@ mod program;
 mod refusal;
 mod reload;
 mod request;
+mod reread;
 mod resp;
 mod schema;
 mod serve;

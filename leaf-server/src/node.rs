@@ -21,7 +21,7 @@ use leaf_snowflake::{Identity, PeerClock, Peers, Registry};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::access::{Access, read_alone};
+use crate::access::Access;
 use crate::audit::Audit;
 use crate::http::Feed;
 use crate::live::Live;
@@ -197,12 +197,7 @@ impl Node {
     /// Reads the files of certificates again.
     pub(crate) async fn read_certificates(&self) {
         if let Some(tls) = &self.tls {
-            let _alone = tls.turn.lock().await;
-            let reading = Arc::clone(tls);
-            // A disk that hangs must not hold up a reload.
-            if read_alone(&tls.reading, move || reading.read_again()).await.is_none() {
-                tls.not_read();
-            }
+            tls.read_again().await;
         }
     }
 

@@ -10,21 +10,20 @@ use std::fmt;
 
 use crate::metrics::Operation;
 
-/// Defines [`Reason`] from a list of names and words, so that a reason is written in one place.
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident => $word:literal,)*) => {
-        /// Why a request is refused, for programs.
+/// Defines an enum from a list of names and words, so that each is written in one place.
+macro_rules! words {
+    ($(#[$outer:meta])* $of:ident: $($(#[$doc:meta])* $name:ident => $word:literal,)*) => {
+        $(#[$outer])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Reason {
+        pub(crate) enum $of {
             $($(#[$doc])* $name,)*
         }
 
-        impl Reason {
-            /// All reasons, in the order of their numbers.
+        impl $of {
+            /// All values, in the order of their numbers.
             pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The reason's word, the same in all protocols that can carry one. Several reasons
-            /// share a word if a program would react to them in the same way.
+            /// The word of the value in answers, metrics and logs, which never changes.
             pub(crate) const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -33,8 +32,12 @@ macro_rules! reasons {
         }
     };
 }
+pub(crate) use words;
 
-reasons! {
+words! {
+    /// Why a request is refused, for programs. The words are the same in all protocols that can
+    /// carry one. Several reasons share a word if a program would react to them in the same way.
+    Reason:
     /// The request makes no sense, whatever the state of the server is.
     BadRequest => "bad-request",
     /// No store has the tag.

@@ -3,7 +3,7 @@
 //! Without rules a request looks at one flag and no more. Each node applies a rule and counts for
 //! it on its own, from the moment that it has read the rule.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use leaf_node::traffic::{Rate, Rules, RulesError, Subject};
-use tokio::sync::Notify;
+use tokio::sync::SetOnce;
 
 use crate::refusal::Reason;
 
@@ -20,11 +20,9 @@ use crate::refusal::Reason;
 pub(crate) struct Traffic {
     /// Whether the rules were read from the store since the start, or the store cannot show any.
     /// Until then no ids of tags are issued: the tags may be cut.
-    known: AtomicBool,
+    known: SetOnce<()>,
     /// `false` only if the rules are known, and there are none.
     some: AtomicBool,
-    /// Wakes those that wait until the rules are known.
-    told: Notify,
     table: ArcSwap<Table>,
     /// The error of the last reading, if the stored text is not valid rules.
     trouble: Mutex<Option<RulesError>>,
@@ -34,6 +32,7 @@ pub(crate) struct Traffic {
 #[derive(Default)]
 struct Table {
     rules: Rules,
+    all: BTreeMap<Subject, Arc<Valve>>,
     tags: HashMap<String, Arc<Valve>>,
     /// The valves of prefixes of tags, each with its prefix; the longest prefix first.
     prefixes: Vec<(String, Arc<Valve>)>,
@@ -108,9 +107,8 @@ impl Traffic {
     /// Begins without rules. If there is a store that may have some, they are not known yet.
     pub(crate) fn new(has_store: bool) -> Self {
         Self {
-            known: AtomicBool::new(!has_store),
+            known: SetOnce::new_with((!has_store).then_some(())),
             some: AtomicBool::new(has_store),
-            told: Notify::new(),
             table: ArcSwap::default(),
             trouble: Mutex::default(),
         }
@@ -118,25 +116,13 @@ impl Traffic {
 
     /// Whether the rules were read since the start, or the store cannot show any.
     pub(crate) fn is_known(&self) -> bool {
-        self.known.load(Ordering::Acquire)
+        self.known.initialized()
     }
 
     /// Waits until the rules are known, for at most `at_most`.
     pub(crate) async fn wait_until_known(&self, at_most: Duration) {
-        let known = async {
-            loop {
-                let told = self.told.notified();
-                tokio::pin!(told);
-                // Registered before the look, so that nothing in between is missed.
-                told.as_mut().enable();
-                if self.is_known() {
-                    return;
-                }
-                told.await;
-            }
-        };
         // Late, the caller sees that it is not known.
-        let _ = tokio::time::timeout(at_most, known).await;
+        let _ = tokio::time::timeout(at_most, self.known.wait()).await;
     }
 
     /// Whether no rule is about this caller and tag; `None` stands for snowflake ids. `false` for
@@ -228,18 +214,10 @@ impl Traffic {
         }
         let mut table = Table { rules, ..Table::default() };
         for (subject, rate) in &table.rules.rates {
-            let old = match subject {
-                Subject::Tag(pattern) => match pattern.strip_suffix('*') {
-                    Some(prefix) => {
-                        let mut prefixes = before.prefixes.iter();
-                        prefixes.find(|(before, _)| before == prefix).map(|(_, valve)| valve)
-                    }
-                    None => before.tags.get(pattern),
-                },
-                Subject::Client(name) => before.clients.get(name),
-            };
-            let kept = old.filter(|_| before.rules.rates.get(subject) == Some(rate)).cloned();
+            let stays = before.rules.rates.get(subject) == Some(rate);
+            let kept = before.all.get(subject).filter(|_| stays).cloned();
             let valve = kept.unwrap_or_else(|| Valve::new(subject.clone(), *rate));
+            table.all.insert(subject.clone(), Arc::clone(&valve));
             match subject {
                 Subject::Tag(pattern) => match pattern.strip_suffix('*') {
                     Some(prefix) => table.prefixes.push((prefix.to_owned(), valve)),
@@ -260,9 +238,9 @@ impl Traffic {
     }
 
     fn now_known(&self) {
-        self.known.store(true, Ordering::Release);
+        // It may be known already.
+        let _ = self.known.set(());
         self.some.store(self.rules() > 0, Ordering::Relaxed);
-        self.told.notify_waiters();
     }
 }
 

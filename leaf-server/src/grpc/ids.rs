@@ -20,7 +20,7 @@ use leaf_shape::Order;
 use tonic::{Request, Response, Status};
 
 use super::budget::{Budget, Slot};
-use super::status::{bad_request as bad, of, refused};
+use super::status::{bad_request as bad, refused};
 use crate::caller::Caller;
 use crate::ids::{self, IdError};
 use crate::metrics::Operation;
@@ -39,15 +39,11 @@ const NO_SOURCE: &str = "source: give a tag, or snowflake";
 #[derive(Clone)]
 pub(super) struct Ids;
 
-/// Returns the caller of a request, which the connection has put into its extensions.
-fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
-    let caller = request.extensions().get::<Caller>().cloned();
-    caller.ok_or_else(|| Status::internal("the request has no caller"))
-}
-
-/// The handle of a tag.
-async fn handle(caller: &Caller, tag: &str) -> Result<TagHandle, Status> {
-    ids::handle(caller, tag).await.map_err(of)
+/// Returns the [`Caller`], the [`RequestId`] or the [`Budget`] of a request, which its connection
+/// has put into its extensions.
+fn of<E: Clone + Send + Sync + 'static, T>(request: &Request<T>) -> Result<E, Status> {
+    let put = request.extensions().get().cloned();
+    put.ok_or_else(|| Status::internal("the request has no caller, id or budget"))
 }
 
 /// The next id of a tag. Waits if none is in memory.
@@ -103,40 +99,33 @@ fn counted<T>(mut answer: Response<T>, slot: Slot) -> Response<T> {
     answer
 }
 
-/// The budget of the connection that a request came on.
-fn budget<T>(request: &Request<T>) -> Result<Budget, Status> {
-    let budget = request.extensions().get::<Budget>().cloned();
-    budget.ok_or_else(|| Status::internal("the connection has no budget"))
-}
-
 #[tonic::async_trait]
 impl IdService for Ids {
     async fn next_id(&self, request: Request<NextIdRequest>) -> Answer<NextIdResponse> {
-        let caller = &caller(&request)?;
+        let caller = &of::<Caller, _>(&request)?;
         let id = match request.into_inner().source.ok_or_else(|| bad(NO_SOURCE))? {
             next_id_request::Source::Tag(tag) => {
                 match ids::known(caller, &tag, TagHandle::try_next).flatten() {
                     Some(id) => id,
-                    None => next(caller, &tag).await.map_err(of)?,
+                    None => next(caller, &tag).await?,
                 }
             }
             next_id_request::Source::Snowflake(_) => match ids::snowflake_at_once(caller) {
                 Some(id) => id,
-                None => ids::snowflake_next(caller).await.map_err(of)?,
+                None => ids::snowflake_next(caller).await?,
             },
         };
         Ok(Response::new(NextIdResponse { id: id.get() }))
     }
 
     async fn next_ids(&self, request: Request<NextIdsRequest>) -> Answer<NextIdsResponse> {
-        let (caller, budget) = (caller(&request)?, budget(&request)?);
+        let (caller, budget): (Caller, Budget) = (of(&request)?, of(&request)?);
         let request = request.into_inner();
         let count = count(&caller, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         let slot = Slot::default();
         budget.hold_list(count, &slot).await;
-        let ids = take(&caller, &source, count).await;
-        let ids = ids.map_err(of)?;
+        let ids = take(&caller, &source, count).await?;
         Ok(counted(Response::new(NextIdsResponse { ids }), slot))
     }
 
@@ -145,14 +134,13 @@ impl IdService for Ids {
     /// Takes ids before the client reads them, as far as the windows of HTTP/2 reach: if the client
     /// leaves, some thousands are lost.
     async fn stream_ids(&self, request: Request<NextIdsRequest>) -> Answer<Self::StreamIdsStream> {
-        let (caller, budget) = (caller(&request)?, budget(&request)?);
-        let id = request.extensions().get::<RequestId>().cloned();
-        let id = id.ok_or_else(|| Status::internal("the request has no id"))?;
+        let (caller, budget): (Caller, Budget) = (of(&request)?, of(&request)?);
+        let id = of::<RequestId, _>(&request)?;
         let request = request.into_inner();
         let count = count(&caller, request.count)?;
         let source = request.source.ok_or_else(|| bad(NO_SOURCE))?;
         if let next_ids_request::Source::Tag(tag) = &source {
-            let handle = handle(&caller, tag).await?;
+            let handle = ids::handle(&caller, tag).await?;
             if handle.meaning().order == Order::Strict {
                 let text = "the tag is in strict order, which ids that are taken ahead would break: ask for them with \
                             NextIds";
@@ -181,7 +169,7 @@ impl IdService for Ids {
                 }
                 Err(error) => {
                     let reason = error.reason();
-                    Some((Err(refused_late(&caller, of(error), reason, &id)), None))
+                    Some((Err(refused_late(&caller, error.into(), reason, &id)), None))
                 }
             }
         });
@@ -189,15 +177,14 @@ impl IdService for Ids {
     }
 
     async fn lease_range(&self, request: Request<LeaseRangeRequest>) -> Answer<LeaseRangeResponse> {
-        let caller = caller(&request)?;
+        let caller: Caller = of(&request)?;
         let LeaseRangeRequest { tag, count } = request.into_inner();
         let count = count as usize;
         if !(1..=ids::LARGEST_RANGE).contains(&count) {
             return Err(bad(format!("count: give 1 to {}", ids::LARGEST_RANGE)));
         }
-        let handle = handle(&caller, &tag).await?;
-        let leased = ids::lease(&caller, &handle, count).await;
-        let LeasedRange { range, ticket } = leased.map_err(of)?;
+        let handle = ids::handle(&caller, &tag).await?;
+        let LeasedRange { range, ticket } = ids::lease(&caller, &handle, count).await?;
         Ok(Response::new(LeaseRangeResponse { start: range.start(), end: range.end(), ticket }))
     }
 
@@ -205,7 +192,7 @@ impl IdService for Ids {
         &self,
         request: Request<ReturnRangeRequest>,
     ) -> Answer<ReturnRangeResponse> {
-        let caller = caller(&request)?;
+        let caller: Caller = of(&request)?;
         let ReturnRangeRequest { tag, ticket, start, end } = request.into_inner();
         let range = IdRange::new(start, end);
         let range = range.ok_or_else(|| {
@@ -213,14 +200,13 @@ impl IdService for Ids {
                 "start, end: give the first unused id, and the end of the range that was leased";
             bad(text)
         })?;
-        let handle = ids::handle_of_lease(&caller, &tag).await.map_err(of)?;
-        let returned = ids::return_unused(&caller, &handle, ticket, range).await;
-        let returned = returned.map_err(of)?;
+        let handle = ids::handle_of_lease(&caller, &tag).await?;
+        let returned = ids::return_unused(&caller, &handle, ticket, range).await?;
         Ok(Response::new(ReturnRangeResponse { returned }))
     }
 
     async fn decode(&self, request: Request<DecodeRequest>) -> Answer<DecodeResponse> {
-        let layout = caller(&request)?.layout;
+        let layout = of::<Caller, _>(&request)?.layout;
         let id = Id::new(request.into_inner().id);
         let parts = id.and_then(|id| layout.decode(id));
         let parts = parts.ok_or_else(|| bad("id: it is none of the configured layout"))?;
@@ -242,9 +228,9 @@ impl IdService for Ids {
         &self,
         request: Request<DescribeTagRequest>,
     ) -> Answer<DescribeTagResponse> {
-        let caller = caller(&request)?;
+        let caller: Caller = of(&request)?;
         let DescribeTagRequest { tag } = request.into_inner();
-        let handle = handle(&caller, &tag).await?;
+        let handle = ids::handle(&caller, &tag).await?;
         let facts = ids::facts(&caller, &handle);
         let small = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(Response::new(DescribeTagResponse {
@@ -262,7 +248,7 @@ impl IdService for Ids {
         &self,
         request: Request<DescribeServerRequest>,
     ) -> Answer<DescribeServerResponse> {
-        let node = caller(&request)?;
+        let node: Caller = of(&request)?;
         Ok(Response::new(DescribeServerResponse {
             version: env!("CARGO_PKG_VERSION").into(),
             zone: node.config.zone.clone(),

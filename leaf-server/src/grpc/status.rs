@@ -17,9 +17,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The domain of the reasons, as `google.rpc.ErrorInfo` names it.
 const DOMAIN: &str = "leaf";
 
-/// The gRPC status of an error of `ids.rs`.
-pub(super) fn of(error: IdError) -> Status {
-    refused(error.reason(), error.text())
+impl From<IdError> for Status {
+    fn from(error: IdError) -> Self {
+        refused(error.reason(), error.text())
+    }
 }
 
 /// The refusal of a request that is invalid, whatever the state of the server is.

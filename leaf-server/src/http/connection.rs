@@ -48,49 +48,32 @@ const SEND_BUFFER: usize = 4 * 1024;
 /// The value of `Connection` that announces the end.
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
-/// The routes that a listener serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Routes {
-    Ids,
-    Ops,
-}
-
-impl Routes {
-    /// The face under which requests for these routes are counted.
-    const fn face(self) -> Face {
-        match self {
-            Self::Ids => Face::Http,
-            Self::Ops => Face::Ops,
-        }
-    }
-}
-
 /// HTTP on one listener.
 pub(crate) struct Http {
     node: Arc<Node>,
-    routes: Routes,
+    /// Which routes it has: [`Face::Http`], or [`Face::Ops`].
+    face: Face,
 }
 
 impl Http {
     /// HTTP on the listener for ids.
     pub(crate) const fn ids(node: Arc<Node>) -> Self {
-        Self { node, routes: Routes::Ids }
+        Self { node, face: Face::Http }
     }
 
     /// HTTP on the listener for health and administration.
     pub(crate) const fn ops(node: Arc<Node>) -> Self {
-        Self { node, routes: Routes::Ops }
+        Self { node, face: Face::Ops }
     }
 }
 
 impl Protocol for Http {
     fn keeping(&self) -> Keeping {
-        match self.routes {
-            Routes::Ids => self.node.keeping("http.listen", false),
+        match self.face {
             // Connections are few, and no client needs to keep one: an idle one ends after 6 to 12
             // s. Each that has no request under way may be closed to make room, so that no client
             // can keep others from asking for health.
-            Routes::Ops => Keeping {
+            Face::Ops => Keeping {
                 listener: "ops.listen",
                 sweep_every: Duration::from_secs(2),
                 evict_after: 0,
@@ -98,38 +81,38 @@ impl Protocol for Http {
                 idle_stays: false,
                 files: Share::Small,
             },
+            _ => self.node.keeping("http.listen", false),
         }
     }
 
     fn max_connections(&self) -> usize {
-        match self.routes {
-            Routes::Ids => self.node.live.config().http.max_connections as usize,
-            Routes::Ops => usize::MAX,
+        match self.face {
+            Face::Ops => usize::MAX,
+            _ => self.node.live.config().http.max_connections as usize,
         }
     }
 
     async fn serve(self: Arc<Self>, stream: impl Stream, peer: Peer, control: Arc<Control>) {
-        let client = Client::new(Arc::clone(&self.node), self.routes.face(), peer);
-        serve(stream, client, self.routes, control).await;
+        let client = Client::new(Arc::clone(&self.node), self.face, peer);
+        serve(stream, client, self.face, control).await;
     }
 }
 
 /// Serves a connection, in the HTTP version that its first bytes show, until the client or the
 /// server ends it.
-async fn serve(stream: impl Stream, client: Client, routes: Routes, control: Arc<Control>) {
+async fn serve(stream: impl Stream, client: Client, face: Face, control: Arc<Control>) {
     let node = Arc::clone(client.node());
-    let _connected = node.requests.connected(routes.face());
+    let _connected = node.requests.connected(face);
     let opened = control.unless(Order::Finish, open(stream)).await;
     let Some(Some((version, stream))) = opened else { return };
     let client = RefCell::new(client);
-    let service = Answering { client, routes, control: Arc::clone(&control) };
+    let service = Answering { client, face, control: Arc::clone(&control) };
     // What was answered at once is counted together, with one look at the clock.
     let count = |begun: Instant| match control.at_once.load(Ordering::Relaxed) {
         0 => {}
         answered => {
             control.at_once.store(0, Ordering::Relaxed);
-            let (took, face) = (begun.elapsed(), routes.face());
-            node.requests.answered(face, Operation::Next, took, answered.into());
+            node.requests.answered(face, Operation::Next, begun.elapsed(), answered.into());
         }
     };
     if version == Version::HTTP_2 {
@@ -161,7 +144,7 @@ type Answer = Either<
 /// Answers the requests of a connection.
 struct Answering {
     client: RefCell<Client>,
-    routes: Routes,
+    face: Face,
     control: Arc<Control>,
 }
 
@@ -173,11 +156,11 @@ impl Service<Request<Incoming>> for Answering {
     fn call(&self, request: Request<Incoming>) -> Answer {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let http1 = request.version() < Version::HTTP_2;
-        let routes = self.routes;
+        let face = self.face;
         let mut client = self.client.borrow_mut();
         let caller = client.by(request.headers());
         if let Some(why) = self.malformed(&request) {
-            let (id, face) = (RequestId::of(request.headers()), routes.face());
+            let id = RequestId::of(request.headers());
             caller.requests.refused(face, Operation::Other, Reason::BadRequest, Some(&id));
             let mut reply = Problem::bad_request(why).shown(Form::Text, &id);
             if http1 {
@@ -185,7 +168,7 @@ impl Service<Request<Incoming>> for Answering {
             }
             return Either::Left(ready(Ok(reply)));
         }
-        if routes == Routes::Ids
+        if face == Face::Http
             && request.body().is_end_stream()
             && let Some(reply) = id_routes::at_once(caller, &request)
         {
@@ -199,25 +182,20 @@ impl Service<Request<Incoming>> for Answering {
             let id = RequestId::of(request.headers());
             let (head, body) = request.into_parts();
             let mut body = RequestBody::new(body, Arc::clone(&control), under_way);
-            let span = || request::span(routes.face(), &id, &head.method, &head.uri);
-            let (operation, mut reply) = match routes {
-                Routes::Ids => {
-                    let answer = id_routes::route(&caller, &head, &mut body, &id);
-                    request::in_span_once_it_waits(answer, span).await
-                }
+            let span = || request::span(face, &id, &head.method, &head.uri);
+            let (operation, mut reply) = if face == Face::Ops {
                 // Boxed separately: this future is several times as large as that for ids, and
                 // there may be many thousand requests for ids at a time.
-                Routes::Ops => {
-                    let answer = ops::route(&caller, &head, &mut body, &id);
-                    Box::pin(answer.instrument(span())).await
-                }
+                let answer = ops::route(&caller, &head, &mut body, &id);
+                Box::pin(answer.instrument(span())).await
+            } else {
+                let answer = id_routes::route(&caller, &head, &mut body, &id);
+                request::in_span_once_it_waits(answer, span).await
             };
             let requests = &caller.requests;
             match reply.extensions().get::<Reason>() {
-                Some(reason) => {
-                    requests.refused(routes.face(), operation, *reason, Some(&id));
-                }
-                None => requests.answered(routes.face(), operation, begun.elapsed(), 1),
+                Some(reason) => requests.refused(face, operation, *reason, Some(&id)),
+                None => requests.answered(face, operation, begun.elapsed(), 1),
             }
             if http1 && !body.is_read() {
                 // What is left of it cannot be told from a next request.
@@ -246,7 +224,7 @@ impl Answering {
             }
         }
         let bodiless =
-            self.routes == Routes::Ids && matches!(*request.method(), Method::GET | Method::HEAD);
+            self.face == Face::Http && matches!(*request.method(), Method::GET | Method::HEAD);
         (bodiless && !request.body().is_end_stream()).then_some("GET and HEAD have no body here")
     }
 }

@@ -16,7 +16,7 @@ use super::routes::{self, Found, Route};
 use super::{java, v1};
 use crate::caller::Caller;
 use crate::ids;
-use crate::metrics::Operation;
+use crate::metrics::Operation::{self, Decode, Describe, Health, Lease, Next, Other, Return, Take};
 use crate::refusal::Reason;
 use crate::request::RequestId;
 
@@ -54,38 +54,22 @@ pub(super) enum To {
     Clock,
 }
 
-impl To {
-    /// The operation under which requests for this route are counted.
-    const fn operation(self) -> Operation {
-        match self {
-            Self::SegmentId | Self::SnowflakeId => Operation::Next,
-            Self::SegmentIds | Self::SnowflakeIds => Operation::Take,
-            Self::SegmentLease => Operation::Lease,
-            Self::SegmentReturn => Operation::Return,
-            Self::Server | Self::Tag => Operation::Describe,
-            Self::Decode | Self::DecodeJava => Operation::Decode,
-            Self::Clock => Operation::Health,
-            Self::OnOps => Operation::Other,
-        }
-    }
-}
-
 /// All routes of the listener. The first two are also answered by [`at_once`], where an id is in
 /// memory.
 pub(super) const ROUTES: &[Route<To>] = &[
-    Route::new("GET, HEAD, POST", "/api/segment/get/{*key}", To::SegmentId),
-    Route::new("GET, HEAD, POST", "/api/snowflake/get/{*key}", To::SnowflakeId),
-    Route::new("GET, HEAD", "/decodeSnowflakeId", To::DecodeJava),
-    Route::new("GET, HEAD", "/cache", To::OnOps),
-    Route::new("GET, HEAD", "/db", To::OnOps),
-    Route::new("GET", "/v1/server", To::Server),
-    Route::new("GET", "/v1/segments/{tag}", To::Tag),
-    Route::new("GET", "/v1/segments/{tag}/ids", To::SegmentIds),
-    Route::new("POST", "/v1/segments/{tag}/lease", To::SegmentLease),
-    Route::new("POST", "/v1/segments/{tag}/return", To::SegmentReturn),
-    Route::new("GET", "/v1/snowflake/ids", To::SnowflakeIds),
-    Route::new("GET, HEAD", "/v1/ids/{id}", To::Decode),
-    Route::new("GET, HEAD", "/clock", To::Clock),
+    Route::new("GET, HEAD, POST", "/api/segment/get/{*key}", To::SegmentId, Next),
+    Route::new("GET, HEAD, POST", "/api/snowflake/get/{*key}", To::SnowflakeId, Next),
+    Route::new("GET, HEAD", "/decodeSnowflakeId", To::DecodeJava, Decode),
+    Route::new("GET, HEAD", "/cache", To::OnOps, Other),
+    Route::new("GET, HEAD", "/db", To::OnOps, Other),
+    Route::new("GET", "/v1/server", To::Server, Describe),
+    Route::new("GET", "/v1/segments/{tag}", To::Tag, Describe),
+    Route::new("GET", "/v1/segments/{tag}/ids", To::SegmentIds, Take),
+    Route::new("POST", "/v1/segments/{tag}/lease", To::SegmentLease, Lease),
+    Route::new("POST", "/v1/segments/{tag}/return", To::SegmentReturn, Return),
+    Route::new("GET", "/v1/snowflake/ids", To::SnowflakeIds, Take),
+    Route::new("GET, HEAD", "/v1/ids/{id}", To::Decode, Decode),
+    Route::new("GET, HEAD", "/clock", To::Clock, Health),
 ];
 
 /// Answers a request for one id, if one is in memory; else returns `None`. Allocates nothing but
@@ -118,7 +102,7 @@ pub(super) async fn route(
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let found = routes::find(ROUTES, plain(head.uri.path()));
-    let operation = found.as_ref().map_or(Operation::Other, |(route, _)| route.to.operation());
+    let operation = found.as_ref().map_or(Other, |(route, _)| route.operation);
     let reply = match body::read(body, body::OF_IDS).await {
         Ok(_) => answer(caller, head, found).await,
         Err(problem) => Err(problem),

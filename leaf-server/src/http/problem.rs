@@ -178,27 +178,19 @@ impl Problem {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        match status {
-            // Of what may have been done the client must not make sure by doing it again.
-            StatusCode::SERVICE_UNAVAILABLE if word == Reason::Unavailable.word() => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                // RFC 6750, section 3.
-                let challenge = match self.reason {
-                    Reason::BadToken => Some("Bearer error=\"invalid_token\""),
-                    Reason::NoRole => Some("Bearer error=\"insufficient_scope\""),
-                    Reason::Unauthorized => Some("Bearer"),
-                    _ => None,
-                };
-                if let Some(challenge) = challenge {
-                    headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
-                }
-            }
-            _ => {}
+        // Of what may have been done the client must not make sure by doing it again.
+        if word == Reason::Unavailable.word() || self.reason == Reason::TooFast {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        // RFC 6750, section 3.
+        let challenge = match self.reason {
+            Reason::BadToken => Some("Bearer error=\"invalid_token\""),
+            Reason::NoRole => Some("Bearer error=\"insufficient_scope\""),
+            Reason::Unauthorized => Some("Bearer"),
+            _ => None,
+        };
+        if let Some(challenge) = challenge {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
         }
         reply
     }

@@ -1,5 +1,7 @@
 //! Finds the route of a path. A test compares the tables of routes with docs/openapi.yaml.
 
+use crate::metrics::Operation;
+
 /// A path, its methods, and what answers it.
 pub(super) struct Route<T> {
     /// Like `GET, POST`.
@@ -7,12 +9,19 @@ pub(super) struct Route<T> {
     /// `{name}` stands for one part of a path, `{*name}` at its end for all the rest.
     pub(super) path: &'static str,
     pub(super) to: T,
+    /// The operation under which requests for it are counted.
+    pub(super) operation: Operation,
 }
 
 impl<T: Copy> Route<T> {
     /// A row of a table of routes.
-    pub(super) const fn new(methods: &'static str, path: &'static str, to: T) -> Self {
-        Self { methods, path, to }
+    pub(super) const fn new(
+        methods: &'static str,
+        path: &'static str,
+        to: T,
+        operation: Operation,
+    ) -> Self {
+        Self { methods, path, to, operation }
     }
 }
 

@@ -6,12 +6,13 @@
 //! are read by the SDK. Spans wait in a queue of bounded length for a thread that sends them: if
 //! the collector does not answer, spans are lost and nothing else suffers.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use hyper::header::{HeaderMap, HeaderValue};
 use leaf_node::config::ConfigError;
-use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
@@ -81,21 +82,9 @@ pub(crate) fn parent(headers: &HeaderMap) -> Option<HeaderValue> {
 
 /// Makes a span part of the client's trace.
 pub(crate) fn join(span: &Span, parent: Option<&HeaderValue>) {
-    /// The header `traceparent`, in the form that the propagator reads.
-    struct Parent<'a>(&'a HeaderValue);
-
-    impl Extractor for Parent<'_> {
-        fn get(&self, key: &str) -> Option<&str> {
-            (key == TRACEPARENT).then(|| self.0.to_str().ok()).flatten()
-        }
-
-        fn keys(&self) -> Vec<&str> {
-            vec![TRACEPARENT]
-        }
-    }
-
-    if let Some(parent) = parent {
+    if let Some(parent) = parent.and_then(|parent| parent.to_str().ok()) {
+        let parent = HashMap::from([(TRACEPARENT.to_owned(), parent.to_owned())]);
         // It fails for a span that nobody wants.
-        let _ = span.set_parent(TraceContextPropagator::new().extract(&Parent(parent)));
+        let _ = span.set_parent(TraceContextPropagator::new().extract(&parent));
     }
 }

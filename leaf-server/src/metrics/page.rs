@@ -187,21 +187,15 @@ fn of_requests(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     let labels = |face: Face, operation: Operation| {
         [("protocol", face.name()), ("operation", operation.word())]
     };
-    let count = |face, operation, code: &'static str| {
-        let [protocol, operation] = labels(face, operation);
-        [protocol, operation, ("code", code)]
-    };
+    let ok = answered
+        .iter()
+        .map(|(face, operation, counts)| ([face.name(), operation.word(), "ok"], counts.total()));
     to.counters(
         "leaf_requests_total",
         "Requests that ended: code is ok, or why one was refused.",
-        answered
-            .iter()
-            .map(|(face, operation, counts)| (count(*face, *operation, "ok"), counts.total()))
-            .chain(
-                by_word(requests.refusals()).map(|((face, operation, word), refused)| {
-                    (count(face, operation, word), refused)
-                }),
-            ),
+        ok.chain(requests.refusals()).map(|([face, operation, code], count)| {
+            ([("protocol", face), ("operation", operation), ("code", code)], count)
+        }),
     )?;
     to.histograms(
         "leaf_request_duration_seconds",
@@ -230,21 +224,6 @@ fn of_requests(node: &Node, to: &mut Page<'_>) -> fmt::Result {
             .iter()
             .map(|face| ([("protocol", face.name())], requests.connections(*face) as f64)),
     )
-}
-
-/// Adds up the refusals whose reasons share a word.
-fn by_word(
-    refusals: impl Iterator<Item = (Face, Operation, crate::refusal::Reason, u64)>,
-) -> impl Iterator<Item = ((Face, Operation, &'static str), u64)> {
-    let mut counts = Vec::<((Face, Operation, &'static str), u64)>::new();
-    for (face, operation, reason, count) in refusals {
-        let key = (face, operation, reason.word());
-        match counts.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, sum)) => *sum += count,
-            None => counts.push((key, count)),
-        }
-    }
-    counts.into_iter()
 }
 
 fn of_tags(node: &Node, to: &mut Page<'_>) -> fmt::Result {
@@ -446,7 +425,7 @@ fn of_tokens(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     to.gauge(
         "leaf_tokens_last_read_successful",
         "Whether the file of tokens could be used when it was read last.",
-        flag(node.access.last_read_successful()),
+        flag(node.access.file.last_read_successful()),
     )
 }
 
@@ -455,9 +434,9 @@ fn of_tls(tls: &Tls, to: &mut Page<'_>) -> fmt::Result {
         "leaf_tls_handshakes_total",
         "Handshakes that ended: done, failed, or too-slow.",
         Face::ALL.iter().flat_map(|face| {
-            Handshake::ALL.map(|(handshake, word)| {
-                let labels = [("protocol", face.name()), ("outcome", word)];
-                (labels, tls.handshakes(*face, handshake))
+            Handshake::ALL.iter().map(|handshake| {
+                let labels = [("protocol", face.name()), ("outcome", handshake.word())];
+                (labels, tls.handshakes(*face, *handshake))
             })
         }),
     )?;
@@ -469,7 +448,7 @@ fn of_tls(tls: &Tls, to: &mut Page<'_>) -> fmt::Result {
     to.gauge(
         "leaf_tls_last_read_successful",
         "Whether the files of certificate and key could be used when they were read last.",
-        flag(tls.last_read_successful()),
+        flag(tls.files.last_read_successful()),
     )
 }
 

@@ -5,39 +5,18 @@
 //! clock is read twice: when their bytes arrive, and when their answers are ready to be sent.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leaf_core::{DurationCounts, Durations};
 
-use crate::refusal::{Face, Reason};
+use crate::refusal::{Face, Reason, words};
 use crate::request::RequestId;
 
-/// Defines [`Operation`] from a list of names and words, so that an operation is written in one
-/// place.
-macro_rules! operations {
-    ($($(#[$doc:meta])* $name:ident => $word:literal,)*) => {
-        /// What a request asks for, on any face.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Operation {
-            $($(#[$doc])* $name,)*
-        }
-
-        impl Operation {
-            /// All operations, in the order of their numbers.
-            pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
-
-            /// The word of the operation in metrics and logs, which never changes.
-            pub(crate) const fn word(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)*
-                }
-            }
-        }
-    };
-}
-
-operations! {
+words! {
+    /// What a request asks for, on any face.
+    Operation:
     /// One id.
     Next => "next",
     /// Several ids.
@@ -176,16 +155,20 @@ impl Requests {
         self.threads.iter().map(|cells| cells.snowflakes.load(Ordering::Relaxed)).sum()
     }
 
-    /// The counts of refusals that are not zero.
-    pub(crate) fn refusals(&self) -> impl Iterator<Item = (Face, Operation, Reason, u64)> {
-        Face::ALL.iter().zip(&*self.refused).flat_map(|(face, by_operation)| {
-            Operation::ALL.iter().zip(by_operation).flat_map(|(operation, by_reason)| {
-                Reason::ALL.iter().zip(by_reason).filter_map(|(reason, count)| {
-                    let count = count.load(Ordering::Relaxed);
-                    (count > 0).then_some((*face, *operation, *reason, count))
-                })
-            })
-        })
+    /// The counts of refusals that are not zero, by the names of face and operation and the word of
+    /// the reason.
+    pub(crate) fn refusals(&self) -> BTreeMap<[&'static str; 3], u64> {
+        let mut counts = BTreeMap::new();
+        for (face, by_operation) in Face::ALL.iter().zip(&*self.refused) {
+            for (operation, by_reason) in Operation::ALL.iter().zip(by_operation) {
+                for (reason, count) in Reason::ALL.iter().zip(by_reason) {
+                    let names = [face.name(), operation.word(), reason.word()];
+                    *counts.entry(names).or_default() += count.load(Ordering::Relaxed);
+                }
+            }
+        }
+        counts.retain(|_, count| *count > 0);
+        counts
     }
 }
 
@@ -208,11 +191,8 @@ mod tests {
         requests.refused(Face::Http, Operation::Next, Reason::Busy, None);
         requests.refused(Face::Http, Operation::Next, Reason::Busy, None);
         requests.refused(Face::Ops, Operation::Admin, Reason::Forbidden, None);
-        let refusals: Vec<_> = requests.refusals().collect();
-        let expected = [
-            (Face::Http, Operation::Next, Reason::Busy, 2),
-            (Face::Ops, Operation::Admin, Reason::Forbidden, 1),
-        ];
+        let refusals: Vec<_> = requests.refusals().into_iter().collect();
+        let expected = [(["http", "next", "unavailable"], 2), (["ops", "admin", "forbidden"], 1)];
         assert_eq!(refusals, expected);
         let (one, two) = (requests.connected(Face::Redis), requests.connected(Face::Redis));
         assert_eq!(requests.connections(Face::Redis), 2);

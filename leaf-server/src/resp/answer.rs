@@ -4,27 +4,18 @@
 use leaf_segment::KnownTags;
 
 use super::codec::{self, Words, equal_commands, repeated};
-use super::command::{Call, Outcome};
-use super::session::Session;
+use super::command::{Answer, Call, Command, Outcome};
+use super::session::{Refusal, Session};
 use super::table::{self, COMMANDS};
-use super::task::Task;
 use crate::ids;
 use crate::metrics::Operation;
 use crate::refusal::Reason;
 
 /// The most tags whose next ids are taken in one batch.
 const TAGS_AT_ONCE: usize = KnownTags::AT_A_TIME;
-/// The result of answering the commands at the beginning of the input.
-pub(super) enum Answered {
-    /// The commands in this many bytes of the input are answered.
-    Done(usize),
-    /// The command is answered, and the connection ends.
-    End,
-    /// The reply to the commands in this many bytes of the input has to be waited for.
-    Wait(Task, usize),
-}
 
 /// Answers the first command of `input`: its words are `words`, its length is `length` bytes.
+/// Returns what became of it, and how many bytes of the input are answered, or wait.
 ///
 /// If it is an `INCR`, equal commands that came with it are answered, too. [`increment_several`],
 /// for `INCR`s of several tags, must be tried before.
@@ -33,67 +24,68 @@ pub(super) fn answer(
     words: &Words,
     input: &[u8],
     length: usize,
-) -> Answered {
+) -> (Outcome, usize) {
     let name = words.word(input, 0);
     if name.eq_ignore_ascii_case(b"INCR")
         && words.len() == 2
         && session.is_open()
         && let Some(done) = increment(session, words.word(input, 1), input, length)
     {
-        return Answered::Done(done);
+        return (Outcome::Done, done);
     }
     if words.len() == 0 {
-        return Answered::Done(length);
+        return (Outcome::Done, length);
     }
     let command = table::find(name);
     session.answers(command.map_or(Operation::Other, |command| command.operation), 1);
-    if session.refuses_transaction(name) {
-        return Answered::Done(length);
-    }
-    let Some(command) = command else { return refuse_unknown(session, name, length) };
-    if !command.open && !session.is_authenticated() {
-        session.refuse(
-            Reason::Unauthorized,
-            "NOAUTH",
-            "Authentication required: send AUTH with redis.password, or with a name and its token",
-        );
-        return Answered::Done(length);
-    }
-    if !command.takes_words(words.len()) {
-        let (name, usage) = (command.name, command.usage);
-        let text = format!("wrong number of arguments for '{name}': write {name} {usage}");
-        session.refuse(Reason::BadRequest, "ERR", text.trim_end());
-        return Answered::Done(length);
-    }
-    match (command.run)(&mut Call { session, command, words, input, length }) {
+    let answer = session.in_transaction(name).unwrap_or_else(|| match command {
+        Some(command) => run(&mut Call { session, command, words, input, length }),
+        None => refuse_unknown(session, name),
+    });
+    match answer {
         Ok(Outcome::Wait(task)) => {
             session.postpones();
             let length = task.calls * length;
-            Answered::Wait(task, length)
+            (Outcome::Wait(task), length)
         }
-        Ok(Outcome::End) => Answered::End,
-        Ok(Outcome::Done) => Answered::Done(length),
+        Ok(outcome) => (outcome, length),
         Err(refusal) => {
-            session.refuse(refusal.reason, "ERR", &refusal.text);
-            Answered::Done(length)
+            session.refuse(&refusal);
+            (Outcome::Done, length)
         }
     }
 }
 
+/// Runs a command, unless the caller or the number of its words is wrong.
+fn run(call: &mut Call<'_>) -> Answer {
+    let Command { name, usage, .. } = call.command;
+    if !call.command.open && !call.session.is_authenticated() {
+        return Err(Refusal::new(
+            Reason::Unauthorized,
+            "NOAUTH",
+            "Authentication required: send AUTH with redis.password, or with a name and its token",
+        ));
+    }
+    if !call.command.takes_words(call.len()) {
+        let text = format!("wrong number of arguments for '{name}': write {name} {usage}");
+        return Err(text.trim_end().into());
+    }
+    (call.command.run)(call)
+}
+
 /// Refuses a command that does not exist. If it is a line of HTTP, the connection ends.
-fn refuse_unknown(session: &mut Session, name: &[u8], length: usize) -> Answered {
+fn refuse_unknown(session: &mut Session, name: &[u8]) -> Answer {
     if is_http(name) {
         tracing::debug!(
             "a request of HTTP on the listener of the Redis protocol; the connection ends"
         );
         session.refused(Reason::BadRequest);
-        return Answered::End;
+        return Ok(Outcome::End);
     }
     let offered: Vec<_> = COMMANDS.iter().map(|command| command.name).collect();
     let name = repeated(name);
     let text = format!("unknown command '{name}': Leaf offers {}", offered.join(", "));
-    session.refuse(Reason::NotFound, "ERR", &text);
-    Answered::Done(length)
+    Err(Refusal::new(Reason::NotFound, "ERR", text))
 }
 
 /// Answers `INCR tag` and the equal commands that follow it, with ids in memory. Returns how many

@@ -19,7 +19,7 @@ pub(super) struct Command {
     /// How many words a call has, the name included: least and most.
     pub(super) words: (usize, usize),
     /// Answers a call with the right number of words.
-    pub(super) run: fn(&mut Call<'_>) -> Answer,
+    pub(super) run: Run,
     /// The words after its name, as help texts show them.
     pub(super) usage: &'static str,
     /// One sentence for people.
@@ -42,6 +42,9 @@ pub(super) enum Tags {
     /// All words behind its name.
     All,
 }
+
+/// Answers a call of a command.
+pub(super) type Run = fn(&mut Call<'_>) -> Answer;
 
 /// The outcome of a call, or the refusal that is sent as an error.
 pub(super) type Answer = Result<Outcome, Refusal>;
@@ -107,6 +110,12 @@ impl<'a> Call<'a> {
     /// Where the reply is written.
     pub(super) fn to(&mut self) -> &mut Replies {
         &mut self.session.replies
+    }
+
+    /// Replies that it is done.
+    pub(super) fn ok(&mut self) -> Answer {
+        self.to().simple("OK");
+        Ok(Outcome::Done)
     }
 
     /// The error text for words that do not go together.

@@ -1,5 +1,6 @@
 //! The commands that take ids or ask about them: one function each.
 
+use leaf_core::Id;
 use leaf_segment::{SegmentErrorKind, TagHandle};
 use leaf_shape::Order;
 use leaf_shape::TextForm;
@@ -25,16 +26,15 @@ pub(super) fn increment(call: &mut Call<'_>) -> Answer {
             let tag = tag.to_owned();
             call.wait_for(calls, move |caller| next_in_order(caller, tag, calls))
         }
-        _ => increment_one(call, tag),
+        _ => wait_for_one(call, tag, |id| Reply::Integer(id.get())),
     }
 }
 
-/// The next id of a tag as an integer.
-fn increment_one(call: &Call<'_>, tag: &str) -> Answer {
+/// Waits for the next id of a tag.
+fn wait_for_one(call: &Call<'_>, tag: &str, reply: fn(Id) -> Reply) -> Answer {
     let tag = tag.to_owned();
     call.wait(async move |caller| {
-        let id = ids::next(&caller, &ids::handle(&caller, &tag).await?).await?;
-        Ok(Reply::Integer(id.get()))
+        Ok(reply(ids::next(&caller, &ids::handle(&caller, &tag).await?).await?))
     })
 }
 
@@ -75,14 +75,10 @@ pub(super) fn increment_by(call: &mut Call<'_>) -> Answer {
 pub(super) fn segment(call: &mut Call<'_>) -> Answer {
     match call.len() {
         2 => next(call),
-        3 if call.is(2, "TEXT") => texts(call, None),
-        4 if call.is(2, "COUNT") => {
+        3 if call.is(2, "TEXT") => take(call, None, true),
+        length @ (4 | 5) if call.is(2, "COUNT") && (length == 4 || call.is(4, "TEXT")) => {
             let count = call.count(3, 1, ids::most_ids(call.caller()))?;
-            take(call, count)
-        }
-        5 if call.is(2, "COUNT") && call.is(4, "TEXT") => {
-            let count = call.count(3, 1, ids::most_ids(call.caller()))?;
-            texts(call, Some(count))
+            take(call, Some(count), length == 5)
         }
         _ => Err(call.syntax_error().into()),
     }
@@ -99,7 +95,7 @@ pub(super) fn pop(call: &mut Call<'_>) -> Answer {
             call.to().array(0);
             Ok(Outcome::Done)
         }
-        count => take(call, count),
+        count => take(call, Some(count), false),
     }
 }
 
@@ -110,35 +106,21 @@ fn next(call: &mut Call<'_>) -> Answer {
         call.to().id(id);
         return Ok(Outcome::Done);
     }
-    let tag = tag.to_owned();
-    call.wait(async move |caller| {
-        let id = ids::next(&caller, &ids::handle(&caller, &tag).await?).await?;
-        Ok(Reply::Text(Some(Told::Id(id))))
-    })
+    wait_for_one(call, tag, |id| Reply::Text(Some(Told::Id(id))))
 }
 
-/// Several ids of a tag as strings.
-fn take(call: &mut Call<'_>, count: usize) -> Answer {
-    call.session.answers_several();
-    let tag = call.text(1)?.to_owned();
-    call.wait(async move |caller| {
-        let ids = ids::take(&caller, &ids::handle(&caller, &tag).await?, count).await?;
-        Ok(Reply::Ids(count, Box::new(ids.map(Told::Id))))
-    })
-}
-
-/// The next id of a tag, or `count` of them, as texts of its template.
-fn texts(call: &mut Call<'_>, count: Option<usize>) -> Answer {
+/// One id of a tag as a string, or `count` of them; `as_texts`: by the tag's template.
+fn take(call: &mut Call<'_>, count: Option<usize>, as_texts: bool) -> Answer {
     if count.is_some() {
         call.session.answers_several();
     }
     let tag = call.text(1)?.to_owned();
     call.wait(async move |caller| {
         let handle = ids::handle(&caller, &tag).await?;
-        let texts = ids::texts(&handle)?;
+        let texts = as_texts.then(|| ids::texts(&handle)).transpose()?;
         let ids = ids::take(&caller, &handle, count.unwrap_or(1)).await?;
-        let ids = ids.map(move |id| texts.write(id).map_or(Told::Id(id), Told::Text));
-        Ok(several(count, ids))
+        let text = move |id| texts.as_ref().and_then(|texts| texts.write(id));
+        Ok(several(count, ids.map(move |id| text(id).map_or(Told::Id(id), Told::Text))))
     })
 }
 
@@ -268,7 +250,7 @@ pub(super) fn decode(call: &mut Call<'_>) -> Answer {
     };
     let decoded = Decoded::of(call.caller(), call.text(1)?, form);
     let decoded =
-        decoded.map_err(|error| Refusal { reason: error.reason(), text: error.to_string() })?;
+        decoded.map_err(|error| Refusal::new(error.reason(), "ERR", error.to_string()))?;
     let number = |number: u64| itoa::Buffer::new().format(number).to_owned();
     let pairs = [
         ("id", Some(decoded.id)),

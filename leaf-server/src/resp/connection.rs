@@ -15,13 +15,12 @@ use std::task::{Context, Poll};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
-use super::answer::{self, Answered};
+use super::answer;
 use super::codec::{self, Words};
+use super::command::Outcome;
 use super::session::Session;
-use super::task::Ids;
 use crate::caller::Client;
 use crate::metrics::Operation;
-use crate::refusal::Reason;
 use crate::serve::{Control, Order, Stream, buffers, linger};
 
 /// How many bytes of replies may wait. If there are more, they are sent before the next command is
@@ -50,15 +49,6 @@ pub(super) struct Connection<S> {
     rest_pending: Option<u32>,
 }
 
-/// What to do once the received commands are answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// Receive the next commands.
-    Receive,
-    /// End the connection.
-    End,
-}
-
 impl<S: Stream> Connection<S> {
     /// A connection that was just accepted.
     pub(super) fn new(stream: S, client: Client, control: Arc<Control>) -> Self {
@@ -83,9 +73,9 @@ impl<S: Stream> Connection<S> {
     /// The client is gone.
     pub(super) async fn run(mut self) -> io::Result<()> {
         while self.receive().await? {
-            let outcome = self.answer().await?;
+            let goes_on = self.answer().await?;
             self.send().await?;
-            if outcome == Outcome::End {
+            if !goes_on {
                 break;
             }
             // One that always has more to say lets the other connections of this thread speak, too.
@@ -138,11 +128,11 @@ impl<S: Stream> Connection<S> {
     ///
     /// Before a command waits, the replies before it are sent. While it waits the connection can be
     /// closed. The ids that it then gets are lost, as an answer can be lost on any network.
-    async fn answer(&mut self) -> io::Result<Outcome> {
+    async fn answer(&mut self) -> io::Result<bool> {
         let mut at = 0;
-        let mut outcome = Outcome::Receive;
+        let mut goes_on = true;
         buffers::provide(&mut self.session.replies.bytes);
-        while outcome == Outcome::Receive {
+        while goes_on {
             let input = &self.input[at..];
             let several = answer::increment_several(&mut self.session, input);
             if several > 0 {
@@ -161,28 +151,29 @@ impl<S: Stream> Connection<S> {
                 Err(malformed) => {
                     let text = format!("Protocol error: {malformed}");
                     self.session.answers(Operation::Other, 1);
-                    self.session.refuse(Reason::BadRequest, "ERR", &text);
-                    outcome = Outcome::End;
+                    self.session.refuse(&text.into());
+                    goes_on = false;
                     break;
                 }
             };
-            let answered = answer::answer(&mut self.session, &self.words, input, length);
-            match answered {
-                Answered::Done(length) => at += length,
-                Answered::End => outcome = Outcome::End,
-                Answered::Wait(task, length) => {
-                    at += length;
+            let (outcome, length) = answer::answer(&mut self.session, &self.words, input, length);
+            at += length;
+            match outcome {
+                Outcome::Done => {}
+                Outcome::End => goes_on = false,
+                Outcome::Wait(task) => {
                     let (operation, calls) = (task.operation, task.calls);
                     // What was asked before does not wait for it.
                     self.send().await?;
                     self.control.under_way.fetch_add(1, Ordering::Relaxed);
                     let result = self.control.unless(Order::Close, task.perform()).await;
                     self.control.under_way.fetch_sub(1, Ordering::Relaxed);
-                    let Some(reply) = result else { return Ok(Outcome::End) };
+                    let Some(reply) = result else { return Ok(false) };
                     buffers::provide(&mut self.session.replies.bytes);
                     self.session.answers(operation, calls);
-                    if let Some(ids) = reply.write(&mut self.session) {
-                        self.send_ids(ids).await?;
+                    for id in reply.write(&mut self.session).into_iter().flatten() {
+                        id.write(&mut self.session.replies);
+                        self.send_if_many().await?;
                     }
                 }
             }
@@ -192,16 +183,7 @@ impl<S: Stream> Connection<S> {
             self.control.requests.fetch_add(1, Ordering::Relaxed);
             self.input.drain(..at);
         }
-        Ok(outcome)
-    }
-
-    /// Sends the ids of an array, in parts if there are many.
-    async fn send_ids(&mut self, ids: Ids) -> io::Result<()> {
-        for id in ids {
-            id.write(&mut self.session.replies);
-            self.send_if_many().await?;
-        }
-        Ok(())
+        Ok(goes_on)
     }
 
     /// Sends the replies if there are [`UNSENT`] bytes of them or more.

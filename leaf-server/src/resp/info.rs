@@ -9,14 +9,13 @@ use std::fmt::Write as _;
 use super::codec::repeated;
 use super::command::{Answer, Call, Command, Outcome, Tags};
 use super::reply::{REDIS_VERSION, Replies};
-use super::session::Refusal;
 use crate::metrics::Operation;
 
 /// The settings of a Redis that is as durable as Leaf; redis-benchmark asks for them.
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
 
 /// `INFO`: the sections that clients look into, in the format of Redis.
-pub(super) fn state(call: &mut Call<'_>) {
+pub(super) fn state(call: &mut Call<'_>) -> Answer {
     let node = call.caller().clone();
     let health = node.health_lately();
     // A client that asks waits until it is 0.
@@ -36,6 +35,7 @@ pub(super) fn state(call: &mut Call<'_>) {
         health.to_string().lines().next().unwrap_or_default()
     );
     call.to().text(&text);
+    Ok(Outcome::Done)
 }
 
 /// `PING [text]`
@@ -59,8 +59,7 @@ pub(super) fn select(call: &mut Call<'_>) -> Answer {
     if call.word(1) != b"0" {
         return Err("DB index is out of range: there is database 0".into());
     }
-    call.to().simple("OK");
-    Ok(Outcome::Done)
+    call.ok()
 }
 
 /// `QUIT`
@@ -70,7 +69,7 @@ pub(super) fn quit(call: &mut Call<'_>) -> Answer {
 }
 
 /// `CONFIG GET name [name ...]`: the names that are known, each with its value. Nothing can be set.
-pub(super) fn config(call: &mut Call<'_>) -> Result<(), Refusal> {
+pub(super) fn config(call: &mut Call<'_>) -> Answer {
     if !call.is(1, "GET") || call.len() < 3 {
         return Err("write CONFIG GET name: what is configured is set in leaf.toml".into());
     }
@@ -83,12 +82,12 @@ pub(super) fn config(call: &mut Call<'_>) -> Result<(), Refusal> {
     let known: Vec<_> = CONFIG.into_iter().filter(|(name, _)| asked(name)).collect();
     call.to().map(known.len());
     call.to().pairs(&known);
-    Ok(())
+    Ok(Outcome::Done)
 }
 
 /// `COMMAND [COUNT | DOCS [name ...] | INFO [name ...] | LIST]`: the table of commands, which
 /// clients of a cluster and `redis-cli` ask for.
-pub(super) fn commands(call: &mut Call<'_>, all: &[Command]) -> Result<(), Refusal> {
+pub(super) fn commands(call: &mut Call<'_>, all: &[Command]) -> Answer {
     let named: Vec<_> = call.words.of(call.input).skip(2).collect();
     let what = call.word(1).to_ascii_uppercase();
     let is_whole = call.len() == 1;
@@ -113,7 +112,7 @@ pub(super) fn commands(call: &mut Call<'_>, all: &[Command]) -> Result<(), Refus
             .into());
         }
     }
-    Ok(())
+    Ok(Outcome::Done)
 }
 
 /// One array per command: name, arity, flags, first and last key, step, categories, tips, key

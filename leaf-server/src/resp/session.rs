@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use leaf_node::tokens::REDIS_USER;
 use tokio::time::Instant;
 
-use super::codec::{Words, repeated, text};
+use super::codec::{repeated, text};
+use super::command::{Answer, Call, Outcome};
 use super::reply::{REDIS_VERSION, Replies, Version};
 use crate::caller::Client;
 use crate::metrics::Operation;
@@ -40,12 +41,20 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) reason: Reason,
+    /// The first word of the error, by which clients of Redis tell errors apart.
+    pub(super) code: &'static str,
     pub(super) text: String,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: Reason, code: &'static str, text: impl Into<String>) -> Self {
+        Self { reason, code, text: text.into() }
+    }
 }
 
 impl<T: Into<String>> From<T> for Refusal {
     fn from(text: T) -> Self {
-        Self { reason: Reason::BadRequest, text: text.into() }
+        Self::new(Reason::BadRequest, "ERR", text)
     }
 }
 
@@ -81,11 +90,10 @@ impl Session {
         self.answered[self.operation as usize] -= 1;
     }
 
-    /// Refuses a command: counts it, and replies with an error. Clients of Redis tell errors apart
-    /// by the word `code`.
-    pub(super) fn refuse(&mut self, reason: Reason, code: &str, text: &str) {
-        self.refused(reason);
-        self.replies.error(code, text);
+    /// Refuses a command: counts it, and replies with an error.
+    pub(super) fn refuse(&mut self, refusal: &Refusal) {
+        self.refused(refusal.reason);
+        self.replies.error(refusal.code, &refusal.text);
     }
 
     /// Counts the command that is answered now as refused.
@@ -119,160 +127,51 @@ impl Session {
     }
 
     /// Refuses `MULTI` and the commands after it up to `EXEC` or `DISCARD`, which the client may
-    /// have sent already: ids that they took would be lost with the transaction. Returns whether
-    /// `name` is one of these commands; if so, its reply is written.
-    pub(super) fn refuses_transaction(&mut self, name: &[u8]) -> bool {
+    /// have sent already: ids that they took would be lost with the transaction. `None` if `name`
+    /// is none of these commands.
+    pub(super) fn in_transaction(&mut self, name: &[u8]) -> Option<Answer> {
         let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
         if is(b"RESET") || is(b"QUIT") {
             self.in_refused_transaction = false;
-            return false;
+            return None;
         }
         let refused = std::mem::replace(&mut self.in_refused_transaction, is(b"MULTI"));
-        if is(b"MULTI") {
-            let why = "MULTI is refused: Leaf has no transactions, send the commands without (a pipeline)";
-            self.refuse(Reason::BadRequest, "ERR", why);
-        } else if refused && is(b"EXEC") {
-            self.refuse(Reason::BadRequest, "EXECABORT", "Transaction discarded: Leaf has none");
-        } else if refused && is(b"DISCARD") {
-            self.replies.simple("OK");
-        } else if refused {
-            self.in_refused_transaction = true;
-            self.refuse(Reason::BadRequest, "ERR", "MULTI was refused: send EXEC or DISCARD");
-        }
-        refused || is(b"MULTI")
-    }
-
-    /// `AUTH [name] token`; with `redis.password` as the token, the name is `default`. A wrong
-    /// token changes nothing.
-    pub(super) fn authenticate(&mut self, words: &Words, input: &[u8]) {
-        let (name, token) = match words.len() {
-            2 => (None, words.word(input, 1)),
-            _ => (Some(words.word(input, 1)), words.word(input, 2)),
-        };
-        let config = self.client.node().live.config();
-        if config.redis.password.is_none() && config.tokens_file().is_none() && name.is_none() {
-            return self.refuse(
-                Reason::BadToken,
+        let (code, text) = if is(b"MULTI") {
+            (
                 "ERR",
-                "AUTH <password> called without any password configured: redis.password is not set",
-            );
-        }
-        drop(config);
-        if self.check(name, token) {
+                "MULTI is refused: Leaf has no transactions, send the commands without (a pipeline)",
+            )
+        } else if !refused {
+            return None;
+        } else if is(b"EXEC") {
+            ("EXECABORT", "Transaction discarded: Leaf has none")
+        } else if is(b"DISCARD") {
             self.replies.simple("OK");
-        }
+            return Some(Ok(Outcome::Done));
+        } else {
+            self.in_refused_transaction = true;
+            ("ERR", "MULTI was refused: send EXEC or DISCARD")
+        };
+        Some(Err(Refusal::new(Reason::BadRequest, code, text)))
     }
 
-    /// Authenticates the client; returns whether name and token are right. If not, replies with an
-    /// error.
-    fn check(&mut self, name: Option<&[u8]>, token: &[u8]) -> bool {
+    /// Authenticates the client, or says that name and token are not right.
+    fn check(&mut self, name: Option<&[u8]>, token: &[u8]) -> Result<(), Refusal> {
         // As in Redis, whose user `default` may have no password.
         let names_nobody = name == Some(REDIS_USER.as_bytes())
             && self.client.node().live.config().redis.password.is_none();
         if self.client.shows(name, token) {
-            return true;
+            return Ok(());
         }
         if names_nobody && self.client.is_open() {
             self.client.forget();
-            return true;
+            return Ok(());
         }
-        self.refuse(
+        Err(Refusal::new(
             Reason::BadToken,
             "WRONGPASS",
             "invalid username-password pair or user is disabled: neither redis.password nor a token of tokens_file",
-        );
-        false
-    }
-
-    /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol. The
-    /// version changes only if all options are right; a right password takes effect even if another
-    /// option is wrong.
-    pub(super) fn hello(&mut self, words: &Words, input: &[u8]) {
-        let version = match words.word(input, 1) {
-            _ if words.len() == 1 => self.replies.version,
-            b"2" => Version::Two,
-            b"3" => Version::Three,
-            _ => {
-                return self.refuse(
-                    Reason::BadRequest,
-                    "NOPROTO",
-                    "unsupported protocol version: there are 2 and 3",
-                );
-            }
-        };
-        let mut name = None;
-        let mut at = 2;
-        while at < words.len() {
-            let option = words.word(input, at);
-            if option.eq_ignore_ascii_case(b"AUTH") && at + 2 < words.len() {
-                if !self.check(Some(words.word(input, at + 1)), words.word(input, at + 2)) {
-                    return;
-                }
-                at += 3;
-            } else if option.eq_ignore_ascii_case(b"SETNAME") && at + 1 < words.len() {
-                name = Some(words.word(input, at + 1));
-                at += 2;
-            } else {
-                let text = format!("syntax error in HELLO option '{}'", repeated(option));
-                return self.refuse(Reason::BadRequest, "ERR", &text);
-            }
-        }
-        if !self.is_authenticated() {
-            return self.refuse(
-                Reason::Unauthorized,
-                "NOAUTH",
-                "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
-                 AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
-                 protocol version at the same time",
-            );
-        }
-        if let Some(Err(refusal)) = name.map(|name| self.set_name(name)) {
-            return self.refuse(Reason::BadRequest, "ERR", &refusal);
-        }
-        let to = &mut self.replies;
-        to.version = version;
-        to.map(7);
-        to.pairs(&[("server", "leaf"), ("version", REDIS_VERSION)]);
-        to.bulk(b"proto");
-        to.integer(if version == Version::Two { 2 } else { 3 });
-        to.bulk(b"id");
-        to.integer(self.number);
-        to.pairs(&[("mode", "standalone"), ("role", "master")]);
-        to.bulk(b"modules");
-        to.array(0);
-    }
-
-    /// `RESET`: puts the connection into its first state, in which the client has shown no token.
-    pub(super) fn reset(&mut self) {
-        self.client.forget();
-        self.name.clear();
-        self.replies.version = Version::Two;
-        self.replies.simple("RESET");
-    }
-
-    /// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`: what client libraries send when
-    /// they connect.
-    pub(super) fn client(&mut self, words: &Words, input: &[u8]) -> Result<(), Refusal> {
-        let what = words.word(input, 1).to_ascii_uppercase();
-        match (&what[..], words.len()) {
-            (b"ID", 2) => self.replies.integer(self.number),
-            (b"GETNAME", 2) if self.name.is_empty() => self.replies.null(),
-            (b"GETNAME", 2) => self.replies.bulk(self.name.as_bytes()),
-            (b"SETNAME", 3) => {
-                self.set_name(words.word(input, 2))?;
-                self.replies.simple("OK");
-            }
-            // Libraries tell their name and version here. Nobody asks for it.
-            (b"SETINFO", 4) => self.replies.simple("OK"),
-            _ => {
-                let what = repeated(&what);
-                return Err(format!(
-                    "unknown subcommand or wrong number of arguments for '{what}': there are CLIENT ID, GETNAME, \
-                     SETNAME name and SETINFO name value"
-                ).into());
-            }
-        }
-        Ok(())
+        ))
     }
 
     /// Names the connection. The same characters are refused as in Redis.
@@ -287,4 +186,112 @@ impl Session {
         text(name)?.clone_into(&mut self.name);
         Ok(())
     }
+}
+
+/// `AUTH [name] token`; with `redis.password` as the token, the name is `default`. A wrong
+/// token changes nothing.
+pub(super) fn authenticate(call: &mut Call<'_>) -> Answer {
+    let last = call.len() - 1;
+    let (name, token) = ((last == 2).then(|| call.word(1)), call.word(last));
+    let config = call.session.client.node().live.config();
+    if config.redis.password.is_none() && config.tokens_file().is_none() && name.is_none() {
+        return Err(Refusal::new(
+            Reason::BadToken,
+            "ERR",
+            "AUTH <password> called without any password configured: redis.password is not set",
+        ));
+    }
+    drop(config);
+    call.session.check(name, token)?;
+    call.ok()
+}
+
+/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol. The
+/// version changes only if all options are right; a right password takes effect even if another
+/// option is wrong.
+pub(super) fn hello(call: &mut Call<'_>) -> Answer {
+    let version = match call.word(1) {
+        _ if call.len() == 1 => call.session.replies.version,
+        b"2" => Version::Two,
+        b"3" => Version::Three,
+        _ => {
+            let text = "unsupported protocol version: there are 2 and 3";
+            return Err(Refusal::new(Reason::BadRequest, "NOPROTO", text));
+        }
+    };
+    let mut name = None;
+    let mut at = 2;
+    while at < call.len() {
+        if call.is(at, "AUTH") && at + 2 < call.len() {
+            call.session.check(Some(call.word(at + 1)), call.word(at + 2))?;
+            at += 3;
+        } else if call.is(at, "SETNAME") && at + 1 < call.len() {
+            name = Some(call.word(at + 1));
+            at += 2;
+        } else {
+            let option = repeated(call.word(at));
+            return Err(format!("syntax error in HELLO option '{option}'").into());
+        }
+    }
+    if !call.session.is_authenticated() {
+        return Err(Refusal::new(
+            Reason::Unauthorized,
+            "NOAUTH",
+            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+             AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
+             protocol version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        call.session.set_name(name)?;
+    }
+    let number = call.session.number;
+    let to = call.to();
+    to.version = version;
+    to.map(7);
+    to.pairs(&[("server", "leaf"), ("version", REDIS_VERSION)]);
+    to.bulk(b"proto");
+    to.integer(if version == Version::Two { 2 } else { 3 });
+    to.bulk(b"id");
+    to.integer(number);
+    to.pairs(&[("mode", "standalone"), ("role", "master")]);
+    to.bulk(b"modules");
+    to.array(0);
+    Ok(Outcome::Done)
+}
+
+/// `RESET`: puts the connection into its first state, in which the client has shown no token.
+pub(super) fn reset(call: &mut Call<'_>) -> Answer {
+    call.session.client.forget();
+    call.session.name.clear();
+    call.to().version = Version::Two;
+    call.to().simple("RESET");
+    Ok(Outcome::Done)
+}
+
+/// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`: what client libraries send when
+/// they connect.
+pub(super) fn client(call: &mut Call<'_>) -> Answer {
+    let what = call.word(1).to_ascii_uppercase();
+    let (length, name) = (call.len(), call.word(2));
+    let session = &mut *call.session;
+    match (&what[..], length) {
+        (b"ID", 2) => session.replies.integer(session.number),
+        (b"GETNAME", 2) if session.name.is_empty() => session.replies.null(),
+        (b"GETNAME", 2) => session.replies.bulk(session.name.as_bytes()),
+        (b"SETNAME", 3) => {
+            session.set_name(name)?;
+            return call.ok();
+        }
+        // Libraries tell their name and version here. Nobody asks for it.
+        (b"SETINFO", 4) => return call.ok(),
+        _ => {
+            let what = repeated(&what);
+            return Err(format!(
+                "unknown subcommand or wrong number of arguments for '{what}': there are CLIENT ID, GETNAME, \
+                 SETNAME name and SETINFO name value"
+            ).into());
+        }
+    }
+    Ok(Outcome::Done)
 }

@@ -6,7 +6,7 @@ use leaf_core::Id;
 use leaf_shape::IdText;
 
 use super::reply::Replies;
-use super::session::Session;
+use super::session::{Refusal, Session};
 use crate::ids::IdError;
 use crate::metrics::Operation;
 use crate::refusal::Reason;
@@ -113,5 +113,5 @@ fn refuse(session: &mut Session, error: &IdError) {
         Reason::NoRole | Reason::Cut => "NOPERM",
         _ => "ERR",
     };
-    session.refuse(reason, code, &error.to_string());
+    session.refuse(&Refusal::new(reason, code, error.to_string()));
 }

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
+use tokio::sync::Notify;
+
 /// What a connection must do. [`Control`] holds the number; a higher one is stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Order {
@@ -183,6 +185,8 @@ fn remove_transfer(pending: &mut BTreeMap<u32, usize>, mark: u32) {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     open: Mutex<(u64, HashMap<u64, Arc<Control>>)>,
+    /// Notified whenever a connection ends.
+    pub(super) freed: Notify,
 }
 
 /// One connection of a listener, for as long as it is open.
@@ -202,6 +206,11 @@ impl Connections {
         open.1.insert(number, Arc::clone(&control));
         drop(open);
         Open { all: Arc::clone(self), number, control }
+    }
+
+    /// How many connections are open now.
+    pub(super) fn len(&self) -> usize {
+        self.open.lock().expect("no holder of this lock panics").1.len()
     }
 
     /// All connections that are open now.
@@ -274,6 +283,7 @@ impl Connections {
 impl Drop for Open {
     fn drop(&mut self) {
         self.all.open.lock().expect("no holder of this lock panics").1.remove(&self.number);
+        self.all.freed.notify_waiters();
     }
 }
 

@@ -5,7 +5,6 @@
 //! connection the system accepted before the stop is served, too.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,10 +13,10 @@ use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle, set_tcp_user_
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::control::{Connections, Control};
 use super::{DataPlane, Door};
@@ -120,17 +119,12 @@ struct Slots<P> {
     keeping: Keeping,
     /// The most connections that the open files leave room for.
     files: usize,
-    /// How many connections there are.
-    taken: AtomicUsize,
     /// When it was last logged that all connections are in use.
     full_at: Mutex<Option<Instant>>,
-    /// Notified whenever a connection ends.
-    freed: Notify,
     connections: Arc<Connections>,
+    /// The tasks of the connections.
+    tasks: TaskTracker,
 }
-
-/// A connection's place among those that its listener may have; free again when dropped.
-struct Slot<P>(Arc<Slots<P>>);
 
 impl<P: Protocol> Slots<P> {
     /// The most connections now: as many as are configured, but no more than the open files allow.
@@ -138,24 +132,16 @@ impl<P: Protocol> Slots<P> {
         self.protocol.max_connections().min(self.files)
     }
 
-    /// Takes a free slot, if there is one. Only the task that accepts calls this, so the limit
-    /// cannot be exceeded.
-    fn try_take(self: &Arc<Self>) -> Option<Slot<P>> {
-        if self.taken.load(Ordering::Acquire) >= self.most() {
-            return None;
-        }
-        Some(Slot::of(self))
-    }
-
-    /// Waits for a free slot. If there is none, ends a connection that can make room.
-    async fn take(self: &Arc<Self>) -> Slot<P> {
+    /// Waits until there may be another connection. If there is no room, ends a connection that can
+    /// make some. Only the task that accepts calls this, so the limit cannot be exceeded.
+    async fn room(&self) {
         loop {
-            let freed = self.freed.notified();
+            let freed = self.connections.freed.notified();
             tokio::pin!(freed);
             // Registered before the look, so that nothing in between is missed.
             freed.as_mut().enable();
-            if let Some(slot) = self.try_take() {
-                return slot;
+            if self.connections.len() < self.most() {
+                return;
             }
             self.tell_full();
             let Keeping { evict_after, evict_at_once, .. } = self.keeping;
@@ -181,34 +167,6 @@ impl<P: Protocol> Slots<P> {
         };
         tracing::warn!("{listener}: all {most} connections are in use that {limit} allows");
     }
-
-    /// Waits until all slots are free.
-    async fn empty(&self) {
-        loop {
-            let freed = self.freed.notified();
-            tokio::pin!(freed);
-            freed.as_mut().enable();
-            if self.taken.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            freed.await;
-        }
-    }
-}
-
-impl<P> Slot<P> {
-    /// Counts a connection in, whatever the limit is. It is counted out when the result is dropped.
-    fn of(slots: &Arc<Slots<P>>) -> Self {
-        slots.taken.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(slots))
-    }
-}
-
-impl<P> Drop for Slot<P> {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::AcqRel);
-        self.0.freed.notify_waiters();
-    }
 }
 
 impl<P: Protocol> Listener<P> {
@@ -220,10 +178,9 @@ impl<P: Protocol> Listener<P> {
             protocol: Arc::new(protocol),
             keeping,
             files: keeping.files.of_the_limit(),
-            taken: AtomicUsize::new(0),
             full_at: Mutex::default(),
-            freed: Notify::new(),
             connections: Arc::default(),
+            tasks: TaskTracker::new(),
         });
         let serving = Serving { plane, door, slots: Arc::clone(&slots) };
         let task = tokio::spawn(serving.accept(listener, stop.clone()));
@@ -237,15 +194,16 @@ impl<P: Protocol> Listener<P> {
         self.stop.cancel();
         // The task ends by this only.
         let _ = (&mut self.task).await;
+        self.slots.tasks.close();
         self.slots.connections.announce_end();
         let announced = Instant::now() + announce;
-        let _ = tokio::time::timeout_at(announced.min(deadline), self.slots.empty()).await;
+        let _ = tokio::time::timeout_at(announced.min(deadline), self.slots.tasks.wait()).await;
         self.slots.connections.finish();
-        if tokio::time::timeout_at(deadline, self.slots.empty()).await.is_err() {
-            let left = self.slots.taken.load(Ordering::Relaxed);
+        if tokio::time::timeout_at(deadline, self.slots.tasks.wait()).await.is_err() {
+            let left = self.slots.connections.len();
             tracing::warn!("{left} connections did not end in time");
             self.slots.connections.close();
-            let _ = tokio::time::timeout(LAST_CLOSES, self.slots.empty()).await;
+            let _ = tokio::time::timeout(LAST_CLOSES, self.slots.tasks.wait()).await;
         }
     }
 }
@@ -283,10 +241,10 @@ impl<P: Protocol> Serving<P> {
                         // The runtime that serves it must be the one that watches it.
                         newcomer = Some(listener.accept().await?.0.into_std()?);
                     }
-                    let slot = self.slots.take().await;
+                    self.slots.room().await;
                     let has_gone = || newcomer.as_ref().is_some_and(has_left);
                     if self.plane.has_room(has_gone).await {
-                        return Ok::<_, std::io::Error>(slot);
+                        return Ok::<_, std::io::Error>(());
                     }
                     // It has no turn: those that wait behind it have.
                     newcomer = None;
@@ -302,10 +260,10 @@ impl<P: Protocol> Serving<P> {
                 accepted = accepted => accepted,
             };
             match accepted {
-                Ok(slot) => {
+                Ok(()) => {
                     out_of_files = false;
                     if let Some(stream) = newcomer.take() {
-                        self.serve(stream, slot);
+                        self.serve(stream);
                     }
                 }
                 // It has gone again.
@@ -326,14 +284,14 @@ impl<P: Protocol> Serving<P> {
     /// for open. Exceeds the limit if need be: no more follow.
     fn accept_the_last(&self, newcomer: Option<std::net::TcpStream>, listener: TcpListener) {
         if let Some(stream) = newcomer {
-            self.serve(stream, Slot::of(&self.slots));
+            self.serve(stream);
         }
         // It does not block: with no more of them it says so.
         let Ok(listener) = listener.into_std() else { return };
         for _ in 0..LAST_ACCEPTS {
             match listener.accept() {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
-                    self.serve(stream, Slot::of(&self.slots));
+                    self.serve(stream);
                 }
                 // It has gone again.
                 Ok(_) => {}
@@ -347,12 +305,13 @@ impl<P: Protocol> Serving<P> {
     }
 
     /// Gives a connection to a thread of the data plane, which [`DataPlane::place`] chooses.
-    fn serve(&self, stream: std::net::TcpStream, slot: Slot<P>) {
+    fn serve(&self, stream: std::net::TcpStream) {
         let place = self.plane.place();
         let idle_stays = self.slots.keeping.idle_stays;
         let (protocol, open) = (Arc::clone(&self.slots.protocol), self.slots.connections.add());
         let door = self.door.clone();
-        place.runtime().clone().spawn(async move {
+        let runtime = place.runtime().clone();
+        let connection = async move {
             let gone = place.begins() && has_left(&stream);
             // A client that breaks off is not the server's error.
             if let (false, Ok(stream)) = (gone, TcpStream::from_std(stream)) {
@@ -371,8 +330,9 @@ impl<P: Protocol> Serving<P> {
                     protocol.serve(stream, peer, Arc::clone(&open.control)).await;
                 }
             }
-            drop((open, place, slot));
-        });
+            drop((place, open));
+        };
+        self.slots.tasks.spawn_on(connection, &runtime);
     }
 }
 

@@ -11,8 +11,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ use x509_cert::ext::pkix::name::GeneralName;
 
 use super::{Control, Order};
 use crate::caller::Peer;
-use crate::refusal::Face;
+use crate::refusal::{Face, words};
+use crate::reread::Rereading;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -48,18 +49,12 @@ const RECORD: u8 = 22;
 /// an unencrypted connection does not need the room.
 pub(crate) type Bytes = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// The result of a handshake, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Handshake {
-    Done,
-    Failed,
-    TooSlow,
-}
-
-impl Handshake {
-    /// All results in the order of their numbers, each with its word in the metrics.
-    pub(crate) const ALL: [(Self, &str); 3] =
-        [(Self::Done, "done"), (Self::Failed, "failed"), (Self::TooSlow, "too-slow")];
+words! {
+    /// The result of a handshake, for metrics.
+    Handshake:
+    Done => "done",
+    Failed => "failed",
+    TooSlow => "too-slow",
 }
 
 /// The certificates of a server.
@@ -67,13 +62,8 @@ impl Handshake {
 pub(crate) struct Tls {
     paths: Paths,
     current: ArcSwap<Current>,
-    /// The result of the last reading of the files; `Err` holds the text of the error.
-    last_read: Mutex<Result<(), String>>,
-    /// Locked while the files are read. A reload waits for a regular reading that is under way, and
-    /// then reads them itself: they may have changed since that one began.
-    pub(crate) turn: tokio::sync::Mutex<()>,
-    /// Whether the files are being read.
-    pub(crate) reading: Arc<AtomicBool>,
+    /// The reading of the files of certificates.
+    pub(crate) files: Rereading,
     handshakes: [[AtomicU64; Handshake::ALL.len()]; Face::ALL.len()],
 }
 
@@ -160,52 +150,26 @@ impl Tls {
         Ok(Some(Arc::new(Self {
             paths: config.tls.clone(),
             current: ArcSwap::from_pointee(current),
-            last_read: Mutex::new(Ok(())),
-            turn: tokio::sync::Mutex::default(),
-            reading: Arc::default(),
+            files: Rereading::default(),
             handshakes: Default::default(),
         })))
     }
 
-    /// Reads the files again. Changed ones are used for new connections. Files that cannot be used
-    /// change nothing, and their error is logged once. Blocks.
-    pub(crate) fn read_again(&self) {
-        let read =
-            Files::read(&self.paths).and_then(|files| match files == self.current.load().files {
-                true => Ok(None),
-                false => Current::new(files).map(Some),
-            });
-        let mut last = self.last_read.lock().expect("no holder of this lock panics");
-        match read {
-            Ok(None) => *last = Ok(()),
-            Ok(Some(newer)) => {
+    /// Reads the files again. Changed ones are used for new connections.
+    pub(crate) async fn read_again(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        let read = move || match Files::read(&this.paths)? {
+            files if files == this.current.load().files => Ok(None),
+            files => Current::new(files).map(Some),
+        };
+        let what = ("tls", "the former certificate stays in force");
+        let follow = |newer: Option<Current>| {
+            if let Some(newer) = newer {
                 self.current.store(Arc::new(newer));
-                *last = Ok(());
                 tracing::info!("tls: took over another certificate, for new connections");
             }
-            Err(error) => {
-                let error = Err(error.to_string());
-                if *last != error {
-                    let why = error.as_ref().err().map_or("", String::as_str);
-                    tracing::error!("{why}; the former certificate stays in force");
-                }
-                *last = error;
-            }
-        }
-    }
-
-    /// Records that the files could not be read in time.
-    pub(crate) fn not_read(&self) {
-        tracing::error!(
-            "tls: the files cannot be read in time; the former certificate stays in force"
-        );
-        let mut last = self.last_read.lock().expect("no holder of this lock panics");
-        *last = Err("not read in time".into());
-    }
-
-    /// Whether the files could be used when they were read last.
-    pub(crate) fn last_read_successful(&self) -> bool {
-        self.last_read.lock().expect("no holder of this lock panics").is_ok()
+        };
+        self.files.again(what, read, follow).await;
     }
 
     /// When the certificate expires, as the time since 1970.

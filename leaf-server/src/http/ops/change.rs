@@ -7,15 +7,15 @@ use hyper::header::{HeaderMap, IF_MATCH};
 use hyper::http::request::Parts;
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, StatusCode};
-use leaf_node::records::FreedShown;
-use leaf_node::requests::{AcceptClock, ChangeTag, CreateTag, ReleaseWorker, RetireWorker};
-use serde_json::Value;
+use leaf_node::requests::{AcceptClock, ChangeTag, CreateTag};
 use tracing::Instrument as _;
 
 use super::super::body;
 use super::super::problem::Problem;
 use super::super::reply::{self, Reply};
-use super::{Records, To, decode, detached, failed, status, tags, with_version, workers};
+use super::super::v1::parameters;
+use super::tags::Target;
+use super::{To, decode, detached, failed, status, with_version, workers};
 use crate::audit::{self, Change};
 use crate::caller::Caller;
 use crate::node::Node;
@@ -69,71 +69,57 @@ pub(super) async fn change(caller: Caller, asked: Asked) -> Result<Reply, Proble
 /// Performs the change that a request asks for.
 async fn perform(node: &Node, asked: &Asked) -> Result<Reply, Problem> {
     let Asked { to, parameters, head, body, .. } = asked;
-    let first = || parameters.first().map_or(Ok(String::new()), |it| decode(it));
     let ok = StatusCode::OK;
-    let records = match to {
-        To::Drain => {
-            node.drain(head.method == "POST");
-            return Ok(status::show(node));
-        }
-        To::Records(records) => records,
-        _ => return Err(Problem::not_found("this route changes nothing")),
-    };
-    let how = How::of(head, *records)?;
+    if *to == To::Drain {
+        node.drain(head.method == "POST");
+        return Ok(status::show(node));
+    }
+    let how = How::of(head, *to)?;
     let dry_run = how.dry_run;
-    match (records, head.method.as_str()) {
-        (Records::Tags, _) => {
+    let target = || {
+        let name = parameters.first().map_or(Ok(String::new()), |it| decode(it))?;
+        Target::of(node, &name, dry_run)
+    };
+    match (to, head.method.as_str()) {
+        (To::Tags, _) => {
             let (tag, spec) = body::json::<CreateTag>(&head.headers, body)?.read()?;
             let status = if dry_run { ok } else { StatusCode::CREATED };
-            Ok(reply::json(status, &tags::create(node, &tag, spec, dry_run).await?))
+            Ok(reply::json(status, &Target::of(node, &tag, dry_run)?.create(spec).await?))
         }
-        (Records::Tag, "PATCH") => {
+        (To::Tag, "PATCH") => {
             let change = body::json::<ChangeTag>(&head.headers, body)?.read()?;
             let expected = expected(&head.headers)?;
-            let changed = tags::change(node, &first()?, change, &expected, dry_run).await?;
+            let changed = target()?.change(change, &expected).await?;
             Ok(with_version(reply::json(ok, &changed.0), changed.1))
         }
-        (Records::Tag, _) => {
-            let confirm = how.confirm.as_deref();
-            let gone = tags::delete(node, &first()?, confirm, dry_run, &parameters[0]).await?;
+        (To::Tag, _) => {
+            let gone = target()?.delete(how.confirm.as_deref(), &parameters[0]).await?;
             Ok(reply::json(ok, &gone))
         }
-        (Records::TagAdvance, _) => {
+        (To::TagAdvance, _) => {
             let advance = body::json(&head.headers, body)?;
-            Ok(reply::json(ok, &tags::advance(node, &first()?, &advance, dry_run).await?))
+            Ok(reply::json(ok, &target()?.advance(&advance).await?))
         }
-        (Records::TagReopen, _) => {
+        (To::TagReopen, _) => {
             let reopen = body::json(&head.headers, body)?;
-            Ok(reply::json(ok, &tags::reopen(node, &first()?, reopen, dry_run).await?))
+            Ok(reply::json(ok, &target()?.reopen(reopen).await?))
         }
-        (Records::TagRekey, _) => {
-            Ok(reply::json(ok, &tags::rekey(node, &first()?, dry_run).await?))
+        (To::TagRekey, _) => Ok(reply::json(ok, &target()?.rekey().await?)),
+        (To::TagCut, method) => Ok(reply::json(ok, &target()?.cut(method == "PUT").await?)),
+        (To::WorkerRelease, _) => {
+            let asked = body::json(&head.headers, body)?;
+            Ok(reply::json(ok, &workers::release(node, &parameters[0], &asked, dry_run).await?))
         }
-        (Records::TagCut, method) => {
-            Ok(reply::json(ok, &tags::cut(node, &first()?, method == "PUT", dry_run).await?))
+        (To::WorkerRetire, _) => {
+            let asked = body::json(&head.headers, body)?;
+            Ok(reply::json(ok, &workers::retire(node, &parameters[0], &asked, dry_run).await?))
         }
-        (Records::WorkerRelease, _) => Ok(reply::json(ok, &release(node, asked, dry_run).await?)),
-        (Records::WorkerRetire, _) => Ok(reply::json(ok, &retire(node, asked, dry_run).await?)),
-        (Records::ClockAccept, _) => {
+        (To::ClockAccept, _) => {
             let AcceptClock { clock_is_right } = body::json(&head.headers, body)?;
             Ok(reply::json(ok, &workers::accept_clock(node, clock_is_right).await?))
         }
-        (Records::TagId | Records::Workers | Records::Sample, _) => {
-            Err(Problem::not_found("this route changes nothing"))
-        }
+        _ => Err(Problem::not_found("this route changes nothing")),
     }
-}
-
-async fn release(node: &Node, asked: &Asked, dry_run: bool) -> Result<FreedShown, Problem> {
-    let ReleaseWorker { holder_is_dead } = body::json(&asked.head.headers, &asked.body)?;
-    let worker = workers::worker(&asked.parameters[0])?;
-    workers::release(node, worker, holder_is_dead, dry_run).await
-}
-
-async fn retire(node: &Node, asked: &Asked, dry_run: bool) -> Result<Value, Problem> {
-    let RetireWorker { for_good } = body::json(&asked.head.headers, &asked.body)?;
-    let worker = workers::worker(&asked.parameters[0])?;
-    workers::retire(node, worker, for_good, dry_run).await
 }
 
 /// The versions of the record that `If-Match` allows (RFC 9110, section 13.1.1). Empty if every
@@ -160,7 +146,6 @@ fn expected(headers: &HeaderMap) -> Result<Vec<String>, Problem> {
 }
 
 /// The query parameters of a change: `?confirm=…&dry_run=true`.
-#[derive(Default)]
 pub(super) struct How {
     /// The name of the tag, which the client repeats to confirm a deletion; `None` if it was not
     /// given.
@@ -172,33 +157,23 @@ pub(super) struct How {
 impl How {
     /// Reads the parameters of a request for this route, and refuses those that the route does not
     /// use, `If-Match` included.
-    fn of(head: &Parts, records: Records) -> Result<Self, Problem> {
-        let to = (records, &head.method);
-        if head.headers.contains_key(IF_MATCH) && to != (Records::Tag, &Method::PATCH) {
+    fn of(head: &Parts, to: To) -> Result<Self, Problem> {
+        let to = (to, &head.method);
+        if head.headers.contains_key(IF_MATCH) && to != (To::Tag, &Method::PATCH) {
             let why = "If-Match: only PATCH of a tag goes by a version";
             return Err(Problem::bad_request(why));
         }
-        let how = Self::of_query(head.uri.query().unwrap_or_default())?;
-        if how.confirm.is_some() && to != (Records::Tag, &Method::DELETE) {
+        let unknown =
+            "unknown parameter: there are `confirm` and `dry_run`, which is true or false";
+        let [confirm, dry_run] = parameters(head.uri.query(), ["confirm", "dry_run"], unknown)?;
+        if confirm.is_some() && to != (To::Tag, &Method::DELETE) {
             return Err(Problem::bad_request("confirm: only a deletion is confirmed by it"));
         }
-        Ok(how)
-    }
-
-    fn of_query(query: &str) -> Result<Self, Problem> {
-        let mut how = Self::default();
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            match parameter.split_once('=') {
-                Some(("confirm", tag)) => how.confirm = Some(decode(tag)?),
-                Some(("dry_run", "true")) => how.dry_run = true,
-                Some(("dry_run", "false")) => how.dry_run = false,
-                _ => {
-                    return Err(Problem::bad_request(
-                        "unknown parameter: there are `confirm` and `dry_run`, which is true or false",
-                    ));
-                }
-            }
-        }
-        Ok(how)
+        let dry_run = match dry_run {
+            Some("true") => true,
+            Some("false") | None => false,
+            Some(_) => return Err(Problem::bad_request(unknown)),
+        };
+        Ok(Self { confirm: confirm.map(decode).transpose()?, dry_run })
     }
 }

@@ -30,6 +30,7 @@ use tracing::Instrument as _;
 
 use self::change::{Asked, change};
 use self::part::Part;
+use self::tags::Target;
 use super::body::{self, RequestBody};
 use super::id_routes::decode_key;
 use super::problem::{Form, Problem, check_method};
@@ -37,7 +38,8 @@ use super::reply::{self, Reply};
 use super::routes::{self, Found, Route};
 use super::v1;
 use crate::caller::Caller;
-use crate::metrics::{self, Operation};
+use crate::metrics;
+use crate::metrics::Operation::{self, Admin, Decode, Health, Metrics, Other};
 use crate::node::Node;
 use crate::refusal::Reason;
 use crate::request::RequestId;
@@ -69,13 +71,6 @@ pub(super) enum To {
     Cache,
     /// The table of tags, as on the page of the Java Leaf.
     Db,
-    /// A route about tags, worker ids or the clock.
-    Records(Records),
-}
-
-/// The handler of a route about tags, worker ids or the clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Records {
     /// Lists and creates tags.
     Tags,
     /// Shows, changes and deletes a tag.
@@ -102,52 +97,34 @@ pub(super) enum Records {
     ClockAccept,
 }
 
-impl To {
-    /// The operation under which requests for this route are counted.
-    const fn operation(self) -> Operation {
-        match self {
-            Self::Alive | Self::Ready => Operation::Health,
-            Self::Metrics => Operation::Metrics,
-            Self::Drain
-            | Self::Status
-            | Self::File(_)
-            | Self::Live
-            | Self::Cache
-            | Self::Db
-            | Self::Records(_) => Operation::Admin,
-            Self::Id => Operation::Decode,
-        }
-    }
-}
-
 /// All routes of the listener.
 pub(super) const ROUTES: &[Route<To>] = &[
-    Route::new("GET, HEAD", "/healthz", To::Alive),
-    Route::new("GET, HEAD", "/readyz", To::Ready),
-    Route::new("GET, HEAD", "/", To::File(ui::File::Page)),
-    Route::new("GET, HEAD", "/ui/app.js", To::File(ui::File::Script)),
-    Route::new("GET, HEAD", "/ui/style.css", To::File(ui::File::Style)),
-    Route::new("GET, HEAD", "/ui/uplot.js", To::File(ui::File::Charts)),
-    Route::new("GET, HEAD", "/ui/uplot.css", To::File(ui::File::ChartStyle)),
-    Route::new("GET", "/v1/live", To::Live),
-    Route::new("GET, HEAD", "/v1/ids/{id}", To::Id),
-    Route::new("POST, DELETE", "/v1/drain", To::Drain),
-    Route::new("GET, HEAD", "/v1/status", To::Status),
-    Route::new("GET, HEAD", "/metrics", To::Metrics),
-    Route::new("GET, HEAD", "/cache", To::Cache),
-    Route::new("GET, HEAD", "/db", To::Db),
-    Route::new("GET, HEAD, POST", "/v1/tags", To::Records(Records::Tags)),
-    Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Records(Records::Tag)),
-    Route::new("POST", "/v1/tags/{tag}/advance", To::Records(Records::TagAdvance)),
-    Route::new("POST", "/v1/tags/{tag}/reopen", To::Records(Records::TagReopen)),
-    Route::new("POST", "/v1/tags/{tag}/rekey", To::Records(Records::TagRekey)),
-    Route::new("PUT, DELETE", "/v1/tags/{tag}/cut", To::Records(Records::TagCut)),
-    Route::new("POST", "/v1/sample", To::Records(Records::Sample)),
-    Route::new("GET, HEAD", "/v1/tags/{tag}/ids/{id}", To::Records(Records::TagId)),
-    Route::new("GET, HEAD", "/v1/workers", To::Records(Records::Workers)),
-    Route::new("POST", "/v1/workers/{worker}/release", To::Records(Records::WorkerRelease)),
-    Route::new("POST", "/v1/workers/{worker}/retire", To::Records(Records::WorkerRetire)),
-    Route::new("POST", "/v1/clock/accept", To::Records(Records::ClockAccept)),
+    Route::new("GET, HEAD", "/healthz", To::Alive, Health),
+    Route::new("GET, HEAD", "/readyz", To::Ready, Health),
+    Route::new("GET, HEAD", "/", To::File(ui::PAGE), Admin),
+    Route::new("GET, HEAD", "/ui/app.js", To::File(ui::SCRIPT), Admin),
+    Route::new("GET, HEAD", "/ui/style.css", To::File(ui::STYLE), Admin),
+    Route::new("GET, HEAD", "/ui/uplot.js", To::File(ui::CHARTS), Admin),
+    Route::new("GET, HEAD", "/ui/uplot.css", To::File(ui::CHART_STYLE), Admin),
+    Route::new("GET", "/v1/live", To::Live, Admin),
+    Route::new("GET, HEAD", "/v1/ids/{id}", To::Id, Decode),
+    Route::new("POST, DELETE", "/v1/drain", To::Drain, Admin),
+    Route::new("GET, HEAD", "/v1/status", To::Status, Admin),
+    Route::new("GET, HEAD", "/metrics", To::Metrics, Metrics),
+    Route::new("GET, HEAD", "/cache", To::Cache, Admin),
+    Route::new("GET, HEAD", "/db", To::Db, Admin),
+    Route::new("GET, HEAD, POST", "/v1/tags", To::Tags, Admin),
+    Route::new("GET, HEAD, PATCH, DELETE", "/v1/tags/{tag}", To::Tag, Admin),
+    Route::new("POST", "/v1/tags/{tag}/advance", To::TagAdvance, Admin),
+    Route::new("POST", "/v1/tags/{tag}/reopen", To::TagReopen, Admin),
+    Route::new("POST", "/v1/tags/{tag}/rekey", To::TagRekey, Admin),
+    Route::new("PUT, DELETE", "/v1/tags/{tag}/cut", To::TagCut, Admin),
+    Route::new("POST", "/v1/sample", To::Sample, Admin),
+    Route::new("GET, HEAD", "/v1/tags/{tag}/ids/{id}", To::TagId, Admin),
+    Route::new("GET, HEAD", "/v1/workers", To::Workers, Admin),
+    Route::new("POST", "/v1/workers/{worker}/release", To::WorkerRelease, Admin),
+    Route::new("POST", "/v1/workers/{worker}/retire", To::WorkerRetire, Admin),
+    Route::new("POST", "/v1/clock/accept", To::ClockAccept, Admin),
 ];
 
 /// Answers a request.
@@ -160,7 +137,7 @@ pub(super) async fn route(
     let form = if head.uri.path().starts_with("/v1/") { Form::Json } else { Form::Text };
     let form = Form::accepted(&head.headers, form);
     let found = routes::find(ROUTES, head.uri.path());
-    let operation = found.as_ref().map_or(Operation::Other, |(route, _)| route.to.operation());
+    let operation = found.as_ref().map_or(Other, |(route, _)| route.operation);
     let reply = answer(caller, head, body, found, request).await;
     // Health is for everybody, and nobody keeps a connection for it: others may need its place.
     let is_health = matches!(head.uri.path(), "/healthz" | "/readyz");
@@ -211,12 +188,13 @@ async fn answer(
             request: request.clone(),
         };
         return match route.to {
-            To::Records(Records::Sample) => sample(caller, &asked).await,
+            To::Sample => sample(caller, &asked).await,
             _ => change(caller.clone(), asked).await,
         };
     }
     let query = head.uri.query().unwrap_or_default();
     let node = Arc::clone(caller);
+    let decoded = |at: usize| parameters.get(at).map_or(Ok(String::new()), |it| decode(it));
     match route.to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
         To::Ready => ready(&node),
@@ -235,7 +213,22 @@ async fn answer(
             let (part, headers) = (Part::of(query)?, head.headers.clone());
             detached(async move { tables::db(&node, &part, &headers).await }).await
         }
-        To::Records(records) => show(node, records, &parameters, query).await,
+        To::Tags => {
+            let part = Part::of(query)?;
+            shown(async move { tags::list(&node, &part).await }).await
+        }
+        To::Tag => {
+            let tag = decoded(0)?;
+            let (tag, version) =
+                detached(async move { Target::of(&node, &tag, true)?.show().await }).await?;
+            Ok(with_version(reply::json(StatusCode::OK, &tag), version))
+        }
+        To::TagId => {
+            let (tag, id) = (decoded(0)?, decoded(1)?);
+            shown(async move { Target::of(&node, &tag, true)?.decode(&id).await }).await
+        }
+        To::Workers => shown(async move { workers::list(&node).await }).await,
+        _ => Err(Problem::not_found("this route only changes")),
     }
 }
 
@@ -256,58 +249,15 @@ async fn sample(node: &Arc<Node>, asked: &Asked) -> Result<Reply, Problem> {
 
 /// Whether requests of a route may have parameters behind a `?`.
 fn takes_parameters(to: To, method: &Method) -> bool {
-    match to {
-        To::Cache | To::Db | To::Id | To::Records(Records::Tags) => true,
-        To::Records(Records::Tag) => !is_look(method),
-        To::Records(
-            Records::TagAdvance
-            | Records::TagReopen
-            | Records::TagRekey
-            | Records::TagCut
-            | Records::WorkerRelease
-            | Records::WorkerRetire,
-        ) => true,
-        _ => false,
+    match is_look(method) {
+        true => matches!(to, To::Cache | To::Db | To::Id | To::Tags),
+        false => !matches!(to, To::Drain | To::Sample | To::ClockAccept),
     }
 }
 
 /// Whether the method of a request is one that only reads.
 fn is_look(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
-}
-
-/// Answers `GET` and `HEAD` about tags and worker ids.
-async fn show(
-    node: Arc<Node>,
-    records: Records,
-    parameters: &[&str],
-    query: &str,
-) -> Result<Reply, Problem> {
-    let decoded = |at: usize| parameters.get(at).map_or(Ok(String::new()), |it| decode(it));
-    match records {
-        Records::Tags => {
-            let part = Part::of(query)?;
-            shown(async move { tags::list(&node, &part).await }).await
-        }
-        Records::Tag => {
-            let tag = decoded(0)?;
-            let (tag, version) = detached(async move { tags::show(&node, &tag).await }).await?;
-            Ok(with_version(reply::json(StatusCode::OK, &tag), version))
-        }
-        Records::TagId => {
-            let (tag, id) = (decoded(0)?, decoded(1)?);
-            shown(async move { tags::decode(&node, &tag, &id).await }).await
-        }
-        Records::Workers => shown(async move { workers::list(&node).await }).await,
-        Records::TagAdvance
-        | Records::TagReopen
-        | Records::TagRekey
-        | Records::TagCut
-        | Records::Sample
-        | Records::WorkerRelease
-        | Records::WorkerRetire
-        | Records::ClockAccept => Err(Problem::not_found("this route only changes")),
-    }
 }
 
 /// Adds the version of the shown record to the answer, as its `ETag`.

@@ -7,6 +7,7 @@ use leaf_segment::store::Family;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::super::problem::Problem;
+use super::super::v1::parameters;
 use super::decode;
 
 /// The most rows of an answer, and the `limit` if the client gives none.
@@ -26,31 +27,16 @@ pub(super) struct Part {
 impl Part {
     /// Parses the query of a URL.
     pub(super) fn of(query: &str) -> Result<Self, Problem> {
-        let mut part = Self { after: None, limit: MOST, family: None };
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            match parameter.split_once('=') {
-                Some(("after", "")) => {}
-                Some(("after", place)) => part.after = Some(decode(place)?),
-                Some(("family", name)) => {
-                    let name = Tag::parse(&decode(name)?).ok();
-                    let family = name.filter(|name| Family::prefix(name).is_some());
-                    part.family = Some(family.ok_or_else(|| {
-                        Problem::bad_request("family: give a name that ends in /*, like invoice/*")
-                    })?);
-                }
-                Some(("limit", limit)) => {
-                    let limit = limit.parse().ok().filter(|limit| (1..=MOST).contains(limit));
-                    part.limit = limit
-                        .ok_or_else(|| Problem::bad_request(format!("limit: give 1 to {MOST}")))?;
-                }
-                _ => {
-                    return Err(Problem::bad_request(
-                        "unknown parameter: there are `after`, `limit` and `family`",
-                    ));
-                }
-            }
-        }
-        Ok(part)
+        let unknown = "unknown parameter: there are `after`, `limit` and `family`";
+        let [after, limit, family] =
+            parameters(Some(query), ["after", "limit", "family"], unknown)?;
+        let after = after.filter(|place| !place.is_empty()).map(decode).transpose()?;
+        let limit = limit.map_or(Some(MOST), |limit| limit.parse().ok());
+        let limit = limit.filter(|limit| (1..=MOST).contains(limit));
+        let limit =
+            limit.ok_or_else(|| Problem::bad_request(format!("limit: give 1 to {MOST}")))?;
+        let family = family.map(family_of).transpose()?;
+        Ok(Self { after, limit, family })
     }
 
     /// The cursor at which the part begins, for a list of the tags of all stores.
@@ -66,6 +52,13 @@ impl Part {
         let family = family.map_or_else(String::new, |family| format!("&family={family}"));
         format!("?after={}&limit={}{family}", encoded(next), self.limit)
     }
+}
+
+/// The family of this name, which is percent-encoded.
+fn family_of(name: &str) -> Result<Tag, Problem> {
+    let family = Tag::parse(&decode(name)?).ok().filter(|name| Family::prefix(name).is_some());
+    family
+        .ok_or_else(|| Problem::bad_request("family: give a name that ends in /*, like invoice/*"))
 }
 
 /// Adds a `Link` header with the URL of the next part.

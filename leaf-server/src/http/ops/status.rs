@@ -145,8 +145,8 @@ pub(super) fn status(node: &Node, health: &Health) -> Status {
 /// The counts of refusals: by face, then by the reason's word.
 fn refused(node: &Node) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
     let mut counts = BTreeMap::<_, BTreeMap<_, _>>::new();
-    for (face, _, reason, count) in node.requests.refusals() {
-        *counts.entry(face.name()).or_default().entry(reason.word()).or_default() += count;
+    for ([face, _, reason], count) in node.requests.refusals() {
+        *counts.entry(face).or_default().entry(reason).or_default() += count;
     }
     counts
 }

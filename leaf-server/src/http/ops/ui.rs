@@ -16,38 +16,21 @@ const POLICY: HeaderValue = HeaderValue::from_static(
      form-action 'none'; frame-ancestors 'none'",
 );
 
-/// A file of the dashboard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::http) enum File {
-    Page,
-    Script,
-    Style,
-    /// uPlot, which draws charts. Its licence is beside it in the repository, and in the file.
-    Charts,
-    ChartStyle,
-}
+const SCRIPT_TYPE: &str = "text/javascript; charset=utf-8";
+const STYLE_TYPE: &str = "text/css; charset=utf-8";
 
-impl File {
-    /// The content type and the content of the file.
-    const fn content(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Page => ("text/html; charset=utf-8", include_str!("../../../ui/index.html")),
-            Self::Script => ("text/javascript; charset=utf-8", include_str!("../../../ui/app.js")),
-            Self::Style => ("text/css; charset=utf-8", include_str!("../../../ui/style.css")),
-            Self::Charts => (
-                "text/javascript; charset=utf-8",
-                include_str!("../../../ui/vendor/uPlot.iife.min.js"),
-            ),
-            Self::ChartStyle => {
-                ("text/css; charset=utf-8", include_str!("../../../ui/vendor/uPlot.min.css"))
-            }
-        }
-    }
-}
+/// A file of the dashboard: its content type, and its content.
+pub(in crate::http) type File = (&'static str, &'static str);
+
+pub(super) const PAGE: File = ("text/html; charset=utf-8", include_str!("../../../ui/index.html"));
+pub(super) const SCRIPT: File = (SCRIPT_TYPE, include_str!("../../../ui/app.js"));
+pub(super) const STYLE: File = (STYLE_TYPE, include_str!("../../../ui/style.css"));
+/// uPlot, which draws charts. Its licence is beside it in the repository, and in the file.
+pub(super) const CHARTS: File = (SCRIPT_TYPE, include_str!("../../../ui/vendor/uPlot.iife.min.js"));
+pub(super) const CHART_STYLE: File = (STYLE_TYPE, include_str!("../../../ui/vendor/uPlot.min.css"));
 
 /// The answer with this file, and with headers that protect the viewer.
-pub(super) fn show(file: File) -> Reply {
-    let (kind, content) = file.content();
+pub(super) fn show((kind, content): File) -> Reply {
     let mut reply = reply::reply(StatusCode::OK, HeaderValue::from_static(kind), content);
     let headers = reply.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, POLICY);

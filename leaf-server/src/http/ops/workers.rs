@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leaf_core::WorkerId;
 use leaf_node::records::{FreedShown, WorkerShown, WorkersShown};
+use leaf_node::requests::{ReleaseWorker, RetireWorker};
 use leaf_snowflake::{NodeSettings, Registry};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,7 +40,7 @@ fn registry(node: &Node) -> Result<&Registry, Problem> {
 }
 
 /// Parses the worker id in a path.
-pub(super) fn worker(text: &str) -> Result<WorkerId, Problem> {
+fn worker(text: &str) -> Result<WorkerId, Problem> {
     let number = text.parse().map(WorkerId::new);
     number.map_err(|_| Problem::bad_request("worker id: give its number"))
 }
@@ -63,12 +64,12 @@ fn unconfirmed(why: &str) -> Problem {
 /// Frees a dead node's worker id.
 pub(super) async fn release(
     node: &Node,
-    worker: WorkerId,
-    holder_is_dead: bool,
+    worker: &str,
+    asked: &ReleaseWorker,
     dry_run: bool,
 ) -> Result<FreedShown, Problem> {
-    let registry = registry(node)?;
-    if !holder_is_dead {
+    let (registry, worker) = (registry(node)?, self::worker(worker)?);
+    if !asked.holder_is_dead {
         return Err(unconfirmed(
             "a holder that lives, or is started again on its data directory while the registry is away, \
              would repeat ids: set `holder_is_dead` where it is dead for good",
@@ -81,12 +82,12 @@ pub(super) async fn release(
 /// Takes a worker id out of service for good.
 pub(super) async fn retire(
     node: &Node,
-    worker: WorkerId,
-    for_good: bool,
+    worker: &str,
+    asked: &RetireWorker,
     dry_run: bool,
 ) -> Result<Value, Problem> {
-    let registry = registry(node)?;
-    if !for_good {
+    let (registry, worker) = (registry(node)?, self::worker(worker)?);
+    if !asked.for_good {
         return Err(unconfirmed(
             "a retired worker id is never used again: set `for_good` where that is meant",
         ));
