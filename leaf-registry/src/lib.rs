@@ -22,45 +22,31 @@
 //! worker registry; `etcd/store.rs` is the segment store of etcd. `mirror.rs` reads and writes the
 //! record of a worker id that Java Leafs use. One conformance suite (`tests/`) tests every backend
 //! on the real server.
+#![cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may panic"))]
 
-#[cfg(feature = "store")]
 mod administration;
-#[cfg(feature = "store")]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod backend;
 #[cfg(feature = "etcd")]
-pub mod etcd;
-#[cfg(feature = "store")]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
+mod etcd;
 mod host_list;
-#[cfg(feature = "store")]
 mod import;
 pub mod local;
 #[cfg(feature = "mysql")]
 mod mysql;
-#[cfg(feature = "store")]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod open;
-#[cfg(feature = "store")]
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd"))]
 mod record;
-#[cfg(feature = "store")]
 mod registry_url;
-#[cfg(feature = "store")]
 mod setting;
 #[cfg(feature = "sql")]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod sql;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(feature = "store")]
 mod store_url;
-#[cfg(feature = "store")]
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "each backend uses its part"))]
 mod worker_ids;
 #[cfg(feature = "zookeeper")]
 mod zk_normal;
@@ -69,17 +55,10 @@ mod zk_recycle;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
-#[cfg(feature = "store")]
 pub use administration::{Administration, Note, Table};
-#[cfg(feature = "store")]
 pub use import::import;
-#[cfg(feature = "store")]
 pub use open::{OpenRegistry, OpenStore};
-#[cfg(feature = "store")]
 pub use options::{RegistryKind, RegistryOptions, StoreOptions};
-#[cfg(feature = "store")]
 pub use registry_url::RegistryUrl;
-#[cfg(feature = "store")]
 pub use setting::{SettingError, read_file, read_secret};
-#[cfg(feature = "store")]
 pub use store_url::StoreUrl;

@@ -44,7 +44,7 @@ const HOW: &str = "write local, ordinal, store (that of the segments), zk-normal
 /// assert_eq!(url.to_string(), "ordinal+mysql://leaf:***@db/leaf");
 /// # Ok::<(), leaf_registry::SettingError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryUrl {
     /// Whether the worker id is the number at the end of the host name.
     ordinal: bool,
@@ -52,7 +52,7 @@ pub struct RegistryUrl {
 }
 
 /// The place of a registry's records.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     /// In each node's state file.
     StateFile,
@@ -221,29 +221,17 @@ impl FromStr for RegistryUrl {
 /// Writes the registry as the configuration has it, with `***` in place of the password.
 impl fmt::Display for RegistryUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.ordinal {
-            f.write_str("ordinal")?;
+        match (&self.place, self.ordinal) {
+            (Place::StateFile, false) => f.write_str("local"),
+            (Place::StateFile, true) => f.write_str("ordinal"),
+            (Place::SegmentStore, false) => f.write_str("store"),
+            (Place::SegmentStore, true) => f.write_str("ordinal+store"),
+            (Place::Zookeeper { hosts, .. }, true) => write!(f, "ordinal+zk://{hosts}"),
+            (Place::Zookeeper { recycle: true, hosts }, _) => write!(f, "zk-recycle://{hosts}"),
+            (Place::Zookeeper { recycle: false, hosts }, _) => write!(f, "zk-normal://{hosts}"),
+            (Place::Store(url), false) => url.fmt(f),
+            (Place::Store(url), true) => write!(f, "ordinal+{url}"),
         }
-        match &self.place {
-            Place::StateFile if self.ordinal => return Ok(()),
-            Place::StateFile => return f.write_str("local"),
-            _ if self.ordinal => f.write_str("+")?,
-            _ => {}
-        }
-        match &self.place {
-            Place::StateFile => Ok(()),
-            Place::SegmentStore => f.write_str("store"),
-            Place::Zookeeper { hosts, .. } if self.ordinal => write!(f, "zk://{hosts}"),
-            Place::Zookeeper { recycle: true, hosts } => write!(f, "zk-recycle://{hosts}"),
-            Place::Zookeeper { recycle: false, hosts } => write!(f, "zk-normal://{hosts}"),
-            Place::Store(url) => url.fmt(f),
-        }
-    }
-}
-
-impl fmt::Debug for RegistryUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RegistryUrl({self})")
     }
 }
 

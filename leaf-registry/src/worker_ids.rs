@@ -12,7 +12,7 @@ pub(crate) fn worker_id(name: &str) -> Option<WorkerId> {
 }
 
 /// Turns a database's error into one of the registry.
-pub(crate) fn translate(error: &StoreError) -> RegistryError {
+pub(crate) fn translate(error: StoreError) -> RegistryError {
     let kind = match error.kind() {
         // The SQLite file or the state of etcd was replaced: it lacks the lease's record, or has an
         // older one.

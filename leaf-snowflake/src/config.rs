@@ -7,7 +7,7 @@ use std::time::Duration;
 use leaf_core::{Clock, Layout, RELEASED, UnixMillis};
 
 use crate::java_cache::JavaCache;
-use crate::peers::{self, Verdict};
+use crate::peers;
 use crate::state_file::StateFile;
 use crate::{Identity, PeerRule, Peers, SnowflakeError, SnowflakeErrorKind, SystemClock};
 
@@ -151,55 +151,37 @@ impl SnowflakeConfig {
     pub async fn compare_clocks(&self) -> Result<Option<(usize, usize)>, SnowflakeError> {
         let Some(peers) = &self.peers else { return Ok(None) };
         let (peers, clock) = (Arc::clone(peers), Arc::clone(&self.clock));
-        let verdict = peers::compare(peers, clock, self.peer_rule, self.max_offset).await?;
-        match verdict {
-            Verdict::Alone => Ok(None),
-            Verdict::Agrees { agreeing, reached } => Ok(Some((agreeing, reached))),
-            Verdict::Refuses { .. } => verdict.refusal().map_or(Ok(None), |why| Err(why.into())),
-        }
+        peers::compare(peers, clock, self.peer_rule, self.max_offset).await
     }
 
     /// Refuses settings that make no sense.
     pub(crate) fn check_settings(&self) -> Result<(), SnowflakeError> {
-        let shortest_offline = self.report_interval.saturating_mul(2);
-        let bad = if self.report_interval < LEAST_INTERVAL {
-            format!(
-                "report_interval is {:?}: give at least {LEAST_INTERVAL:?}",
-                self.report_interval
-            )
-        } else if self.wait > LONGEST_WAIT || self.startup_wait > LONGEST_WAIT {
-            format!(
-                "wait is {:?} and startup_wait {:?}: give at most {LONGEST_WAIT:?} each",
-                self.wait, self.startup_wait
-            )
-        } else if self.offline_for < shortest_offline || self.offline_for > LONGEST_OFFLINE {
-            format!(
-                "offline_for is {:?}: give {shortest_offline:?} (two report intervals) to \
-                 {LONGEST_OFFLINE:?}",
-                self.offline_for
-            )
-        } else if self.max_step_forward < LEAST_STEP_FORWARD {
-            format!(
-                "max_step_forward is {:?}: give at least {LEAST_STEP_FORWARD:?}",
-                self.max_step_forward
-            )
-        } else if !(LEAST_TOLERANCE..=LARGEST_TOLERANCE).contains(&self.rollback_tolerance) {
-            format!(
-                "rollback_tolerance is {:?}: give {LEAST_TOLERANCE:?} to {LARGEST_TOLERANCE:?}",
-                self.rollback_tolerance
-            )
-        } else {
-            return self.check_against(self.clock.wall_millis()).or_else(|error| {
-                match error.kind() {
-                    // A wrong clock may be the cause, and may be corrected later: the claim checks
-                    // it again.
-                    SnowflakeErrorKind::ClockUnset { .. } => Ok(()),
-                    SnowflakeErrorKind::EndOfTime { end, .. } if *end > self.not_before => Ok(()),
-                    _ => Err(error),
-                }
-            });
-        };
-        Err(SnowflakeErrorKind::BadConfig(bad).into())
+        let two_reports = self.report_interval.saturating_mul(2);
+        let limits = [
+            ("report_interval", self.report_interval, LEAST_INTERVAL, Duration::MAX),
+            ("wait", self.wait, Duration::ZERO, LONGEST_WAIT),
+            ("startup_wait", self.startup_wait, Duration::ZERO, LONGEST_WAIT),
+            ("offline_for", self.offline_for, two_reports, LONGEST_OFFLINE),
+            ("max_step_forward", self.max_step_forward, LEAST_STEP_FORWARD, Duration::MAX),
+            ("rollback_tolerance", self.rollback_tolerance, LEAST_TOLERANCE, LARGEST_TOLERANCE),
+        ];
+        for (name, given, least, most) in limits {
+            if !(least..=most).contains(&given) {
+                let allowed = match most {
+                    Duration::MAX => format!("at least {least:?}"),
+                    LONGEST_OFFLINE => format!("{least:?} (two report intervals) to {most:?}"),
+                    _ => format!("{least:?} to {most:?}"),
+                };
+                let bad = format!("{name} is {given:?}: give {allowed}");
+                return Err(SnowflakeErrorKind::BadConfig(bad).into());
+            }
+        }
+        self.check_against(self.clock.wall_millis()).or_else(|error| match error.kind() {
+            // A wrong clock may be the cause, and may be corrected later: the claim checks it again.
+            SnowflakeErrorKind::ClockUnset { .. } => Ok(()),
+            SnowflakeErrorKind::EndOfTime { end, .. } if *end > self.not_before => Ok(()),
+            _ => Err(error),
+        })
     }
 
     /// Refuses a time that the layout cannot represent, or that is before `not_before`.

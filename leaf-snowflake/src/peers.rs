@@ -19,7 +19,7 @@ use leaf_core::{Clock, UnixMillis};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::{Identity, RegistryError, RegistryErrorKind, SnowflakeErrorKind};
+use crate::{Identity, RegistryError, RegistryErrorKind, SnowflakeError, SnowflakeErrorKind};
 
 /// Deadline of one request to a peer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -66,45 +66,23 @@ pub struct PeerClock {
     pub uncertainty: Duration,
 }
 
-/// The result of the comparison with the peers' clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// No peer answered.
-    Alone,
-    /// The rule is satisfied. `agreeing` counts the peers whose own clock is within `max_offset`,
-    /// even if the rule is the mean.
-    Agrees {
-        agreeing: usize,
-        reached: usize,
-    },
-    Refuses {
-        offset: i64,
-        agreeing: usize,
-        reached: usize,
-        max_offset: Duration,
-    },
-}
+/// How many peers agree and how many answered; `None` if nobody did.
+pub(crate) type Agreement = Option<(usize, usize)>;
 
-impl Verdict {
-    /// The error of [`Self::Refuses`]; `None` for every other verdict.
-    pub(crate) fn refusal(self) -> Option<SnowflakeErrorKind> {
-        let Self::Refuses { offset, agreeing, reached, max_offset } = self else { return None };
-        Some(SnowflakeErrorKind::ClockRefused { offset, agreeing, reached, max_offset })
-    }
-}
-
-/// Reads the peers' clocks and compares them with this node's clock.
+/// Reads the peers' clocks and compares them with this node's clock. Returns how many agree and how
+/// many answered; `None` if nobody did. Those agree whose own clock is within `max_offset`, even if
+/// the rule is the mean.
 ///
 /// # Errors
-/// The registry's error, if it cannot list the peers. While it is unavailable, the list is
-/// requested again, for two seconds in all.
+/// `ClockRefused` if the rule is not satisfied; the registry's error, if it cannot list the peers.
+/// While it is unavailable, the list is requested again, for two seconds in all.
 pub(crate) async fn compare(
     peers: Arc<dyn Peers>,
     clock: Arc<dyn Clock>,
     rule: PeerRule,
     max_offset: Duration,
-) -> Result<Verdict, RegistryError> {
-    Ok(judge(rule, max_offset, &read_all(peers, clock).await?))
+) -> Result<Agreement, SnowflakeError> {
+    Ok(judge(rule, max_offset, &read_all(peers, clock).await?)?)
 }
 
 /// Asks up to [`MOST_ASKED`] peers, and returns the clocks of those that answer.
@@ -154,10 +132,14 @@ async fn read(peers: &dyn Peers, clock: &dyn Clock, peer: Identity) -> Option<Pe
     Some(PeerClock { peer, offset, uncertainty: half + RESOLUTION })
 }
 
-fn judge(rule: PeerRule, max_offset: Duration, readings: &[PeerClock]) -> Verdict {
+fn judge(
+    rule: PeerRule,
+    max_offset: Duration,
+    readings: &[PeerClock],
+) -> Result<Agreement, SnowflakeErrorKind> {
     let reached = readings.len();
     if reached == 0 {
-        return Verdict::Alone;
+        return Ok(None);
     }
     let within = |offset: i64, uncertainty: Duration| {
         Duration::from_millis(offset.unsigned_abs()) <= max_offset.saturating_add(uncertainty)
@@ -171,7 +153,7 @@ fn judge(rule: PeerRule, max_offset: Duration, readings: &[PeerClock]) -> Verdic
         PeerRule::Mean => within(mean, uncertainty / reached as u32),
     };
     if fine {
-        return Verdict::Agrees { agreeing, reached };
+        return Ok(Some((agreeing, reached)));
     }
     let mut offsets: Vec<i64> = readings.iter().map(|reading| reading.offset).collect();
     offsets.sort_unstable();
@@ -179,7 +161,7 @@ fn judge(rule: PeerRule, max_offset: Duration, readings: &[PeerClock]) -> Verdic
         PeerRule::Majority => offsets[reached / 2],
         PeerRule::Mean => mean,
     };
-    Verdict::Refuses { offset, agreeing, reached, max_offset }
+    Err(SnowflakeErrorKind::ClockRefused { offset, agreeing, reached, max_offset })
 }
 
 #[cfg(test)]
@@ -194,7 +176,7 @@ mod tests {
         let reading =
             |offset: &i64| PeerClock { peer: peer(), offset: *offset, uncertainty: RESOLUTION };
         let readings: Vec<_> = offsets.iter().map(reading).collect();
-        !matches!(judge(rule, MAX_OFFSET, &readings), Verdict::Refuses { .. })
+        judge(rule, MAX_OFFSET, &readings).is_ok()
     }
 
     /// Failure W-13 (docs/failures.md). The majority rule refuses a node whose own clock is wrong,
@@ -253,15 +235,17 @@ mod tests {
             let within = Duration::from_millis(100);
             let compared =
                 compare(Arc::new(peer), Arc::clone(&clock) as _, PeerRule::Majority, within);
-            compared.await.unwrap()
+            compared.await
         };
         let millis = Duration::from_millis;
 
-        let agrees = Verdict::Agrees { agreeing: 1, reached: 1 };
-        assert_eq!(ask(millis(0), millis(100)).await, agrees);
-        assert_eq!(ask(millis(400), millis(300)).await, agrees, "within half the round trip");
-        let refused = ask(millis(10), millis(600)).await;
-        assert!(matches!(refused, Verdict::Refuses { offset: -595, .. }), "{refused:?}");
+        let agrees = Some((1, 1));
+        assert_eq!(ask(millis(0), millis(100)).await.unwrap(), agrees);
+        let within_half = ask(millis(400), millis(300)).await.unwrap();
+        assert_eq!(within_half, agrees, "within half the round trip");
+        let refused = ask(millis(10), millis(600)).await.unwrap_err();
+        let kind = refused.kind();
+        assert!(matches!(kind, SnowflakeErrorKind::ClockRefused { offset: -595, .. }), "{kind:?}");
     }
 
     #[derive(Debug)]
@@ -284,7 +268,7 @@ mod tests {
 
         let verdict = compare(Arc::new(Silent), clock, PeerRule::Majority, MAX_OFFSET).await;
 
-        assert_eq!(verdict.unwrap(), Verdict::Alone);
+        assert_eq!(verdict.unwrap(), None);
         assert!(started.elapsed() <= 2 * PATIENCE);
     }
 }

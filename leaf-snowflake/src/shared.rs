@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
-use leaf_core::{Field, Health, HealthCode, HealthReason, Layout, UnixMillis, WorkerId};
+use leaf_core::{Health, HealthCode, HealthReason, Layout, UnixMillis, WorkerId};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::fork::ForkGuard;
 use crate::id_clock::IdClock;
 use crate::lease_chain::LeaseSequencer;
-use crate::ticker::{Ticker, Ticking};
+use crate::ticker::Ticker;
 use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
 /// How many days before the end of the layout's timestamps the health warns of it.
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     status: Mutex<Status>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Status {
     phase: Phase,
     /// The error of the last claim; `None` once a claim has succeeded. The caller of the claim gets
@@ -88,37 +88,15 @@ impl Trouble {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Phase {
     /// No worker id is held: before the first claim, or after a loss until the next claim.
+    #[default]
     Starting,
     Held,
     /// The worker id was lost, and this node may not claim another one: final.
     Lost,
     Closed,
-}
-
-impl Ticking for Shared {
-    fn ticker(&self) -> &Ticker {
-        &self.ticker
-    }
-
-    /// The position of the first lease's sequencer; `None` once that lease is closed.
-    fn position(&self) -> Option<u64> {
-        self.first.get()?.position()
-    }
-
-    fn now_nanos(&self) -> Option<u64> {
-        self.clock.now_nanos()
-    }
-
-    fn tick(&self, nanos: u64) -> u64 {
-        Self::tick(self, nanos)
-    }
-
-    fn sequence_bits(&self) -> u32 {
-        self.layout.bits(Field::Sequence)
-    }
 }
 
 impl Shared {
@@ -140,13 +118,7 @@ impl Shared {
             wait: config.wait,
             max_offset: config.max_offset,
             first: OnceLock::new(),
-            status: Mutex::new(Status {
-                phase: Phase::Starting,
-                claim_refusal: None,
-                trouble: BTreeMap::new(),
-                leases_lost: 0,
-                lease: None,
-            }),
+            status: Mutex::default(),
         })
     }
 
@@ -185,6 +157,13 @@ impl Shared {
         self.fork.compare(interval)
     }
 
+    /// The position of the first lease's sequencer; `None` before that lease begins, and once it is
+    /// closed, even if another lease has replaced it.
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.first.get()?.position()
+    }
+
+    /// The tick at this time of the ids' clock.
     #[inline]
     pub(crate) fn tick(&self, nanos: u64) -> u64 {
         self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))

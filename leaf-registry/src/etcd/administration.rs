@@ -1,6 +1,6 @@
 //! The operator's view of an etcd cluster: its notes and its risks.
 
-use etcd_client::{Client, Compare, CompareOp, KeyValue, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 use leaf_segment::store::StoreFuture;
 
 use super::store::EtcdStore;
@@ -26,9 +26,7 @@ impl Administration for EtcdStore {
     fn note(&self, note: Note) -> StoreFuture<'_, Option<String>> {
         Box::pin(async move {
             let key = format!("{}{}", self.plain, note.key());
-            let operation = "read a note of etcd";
-            let get = async |mut client: Client| client.get(key, None).await;
-            let answer = self.cluster.run(operation, get).await?;
+            let answer = self.cluster.get("read a note of etcd", key, GetOptions::new()).await?;
             let text = |kv: &KeyValue| String::from_utf8_lossy(kv.value()).into_owned();
             Ok(answer.kvs().first().map(text))
         })
@@ -48,9 +46,7 @@ impl Administration for EtcdStore {
             };
             let put = TxnOp::put(key, after, None);
             let transaction = Txn::new().when([unchanged]).and_then([put]);
-            let operation = "write a note of etcd";
-            let commit = async |mut client: Client| client.txn(transaction).await;
-            Ok(self.cluster.run(operation, commit).await?.succeeded())
+            Ok(self.cluster.txn("write a note of etcd", transaction).await?.succeeded())
         })
     }
 

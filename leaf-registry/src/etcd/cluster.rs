@@ -15,8 +15,9 @@ use etcd_client::{
 };
 use leaf_segment::{StoreError, StoreErrorKind};
 
-use super::EtcdUrl;
+use super::config;
 use super::error::{classify, needs_login};
+use crate::host_list::HostList;
 
 /// How many keys one request reads.
 const PAGE: i64 = 1000;
@@ -27,7 +28,7 @@ const PAGE: i64 = 1000;
 /// The client balances over the members by itself and reconnects; a member that is down costs a
 /// request at most.
 pub(super) struct Cluster {
-    url: EtcdUrl,
+    url: HostList,
     client: tokio::sync::Mutex<Option<Client>>,
     /// The cluster's id, once an answer has shown it; 0 before.
     id: AtomicU64,
@@ -35,24 +36,6 @@ pub(super) struct Cluster {
     revision: AtomicI64,
     /// Whether an answer has shown another cluster, or an earlier state.
     went_back: AtomicBool,
-}
-
-/// An answer that shows the state of the cluster.
-pub(super) trait Answer {
-    /// The answer's header, with the id and the revision of the cluster.
-    fn header(&self) -> Option<&ResponseHeader>;
-}
-
-impl Answer for TxnResponse {
-    fn header(&self) -> Option<&ResponseHeader> {
-        Self::header(self)
-    }
-}
-
-impl Answer for GetResponse {
-    fn header(&self) -> Option<&ResponseHeader> {
-        Self::header(self)
-    }
 }
 
 impl std::fmt::Debug for Cluster {
@@ -63,7 +46,7 @@ impl std::fmt::Debug for Cluster {
 
 impl Cluster {
     /// A cluster that nobody has connected to yet.
-    pub(super) fn new(url: EtcdUrl) -> Self {
+    pub(super) fn new(url: HostList) -> Self {
         Self {
             url,
             client: tokio::sync::Mutex::default(),
@@ -80,7 +63,7 @@ impl Cluster {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let connected = Client::connect(self.url.members(), Some(self.url.options())).await?;
+        let connected = Client::connect(self.url.hosts(), Some(config::options(&self.url))).await?;
         Ok(client.insert(connected).clone())
     }
 
@@ -109,14 +92,38 @@ impl Cluster {
         self.answer(answer.await).await.map_err(|error| classify(operation.into(), error))
     }
 
-    /// Sends one transaction or linearizable read; its error is classified.
+    /// Sends one transaction; its error is classified.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub(super) async fn txn(&self, operation: &str, txn: Txn) -> Result<TxnResponse, StoreError> {
+        let commit = async |mut client: Client| client.txn(txn).await;
+        self.run(operation, commit, TxnResponse::header).await
+    }
+
+    /// Sends one linearizable read; its error is classified.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub(super) async fn get(
+        &self,
+        operation: &str,
+        key: impl Into<Vec<u8>>,
+        options: GetOptions,
+    ) -> Result<GetResponse, StoreError> {
+        let get = async |mut client: Client| client.get(key, Some(options)).await;
+        self.run(operation, get, GetResponse::header).await
+    }
+
+    /// Sends one request whose answer shows the state of the cluster in its header.
     ///
     /// # Errors
     /// `WentBack` once an answer has shown another cluster, or an earlier state of this one.
-    pub(super) async fn run<T: Answer>(
+    async fn run<T>(
         &self,
         operation: &str,
         request: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>,
+        header: fn(&T) -> Option<&ResponseHeader>,
     ) -> Result<T, StoreError> {
         let went_back = || StoreError::new(StoreErrorKind::WentBack, operation);
         if self.went_back.load(Ordering::Acquire) {
@@ -125,7 +132,7 @@ impl Cluster {
         // Before the request: an answer that was sent earlier may arrive later.
         let known = self.revision.load(Ordering::Acquire);
         let answer = self.ask(operation, request).await?;
-        if let Some(header) = answer.header()
+        if let Some(header) = header(&answer)
             && let Some(how) = self.compare(header, known)
         {
             if !self.went_back.swap(true, Ordering::AcqRel) {
@@ -146,7 +153,7 @@ impl Cluster {
         let never = keys.clone().map(|key| Compare::version(key, CompareOp::Equal, -1));
         let puts = keys.map(|key| TxnOp::put(key, "", None::<PutOptions>));
         let txn = Txn::new().when(never).and_then(puts);
-        self.run(operation, async |mut client| client.txn(txn).await).await.map(drop)
+        self.txn(operation, txn).await.map(drop)
     }
 
     /// Records the cluster id and the revision of an answer; returns what is wrong if they show an
@@ -177,9 +184,7 @@ impl Cluster {
         let mut from = prefix.as_bytes().to_vec();
         loop {
             let options = GetOptions::new().with_range(end_of(prefix)).with_limit(PAGE);
-            let answer =
-                self.run(operation, async move |mut client| client.get(from, Some(options)).await);
-            let answer = answer.await?;
+            let answer = self.get(operation, from, options).await?;
             answer.kvs().iter().for_each(&mut each);
             match answer.kvs().last().filter(|_| answer.more()) {
                 Some(last) => from = [last.key(), &[0]].concat(),
@@ -201,9 +206,7 @@ impl Cluster {
         let from = [prefix.as_bytes(), after.as_bytes(), &[0][..usize::from(!after.is_empty())]];
         let options = GetOptions::new().with_range(end_of(prefix)).with_keys_only();
         let options = options.with_limit(limit as i64);
-        let answer =
-            self.run(operation, async |mut client| client.get(from.concat(), Some(options)).await);
-        let answer = answer.await?;
+        let answer = self.get(operation, from.concat(), options).await?;
         let names = answer.kvs().iter().filter_map(|kv| {
             let name = String::from_utf8_lossy(kv.key()).strip_prefix(prefix)?.to_owned();
             Some(name)

@@ -10,22 +10,21 @@ mod record;
 mod store;
 mod workers;
 
-pub use config::EtcdUrl;
-pub use store::EtcdStore;
-
 use leaf_segment::{StoreError, StoreErrorKind};
 
+use self::store::EtcdStore;
 use self::workers::EtcdWorkers;
 use crate::backend::Backend;
+use crate::host_list::HostList;
 use crate::{OpenRegistry, OpenStore, RegistryKind, SettingError};
 
 /// Describes etcd as a store of segments and worker ids.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["etcd"],
     registry: RegistryKind::Etcd,
-    check: |url| url.parse::<EtcdUrl>().map(|_| url.to_owned()),
-    show: |url| url.parse().map_or("***".into(), |url: EtcdUrl| url.to_string()),
-    hosts: |url| url.parse().map_or(Vec::new(), |url: EtcdUrl| url.members().to_vec()),
+    check: |url| config::read(url).map(|_| url.to_owned()),
+    show: |url| config::read(url).map_or("***".into(), |list| format!("etcd://{list}")),
+    hosts: |url| config::read(url).map_or(Vec::new(), |list| list.hosts().to_vec()),
     path: |_| None,
     open: |url, _, _| Box::pin(async move { Ok(OpenStore::of(EtcdStore::open(read(url)?))) }),
     open_workers: |url, kind, _, options| {
@@ -37,9 +36,9 @@ pub(crate) const BACKEND: Backend = Backend {
 };
 
 /// Parses a URL that `check` has accepted.
-fn read(url: &str) -> Result<EtcdUrl, StoreError> {
+fn read(url: &str) -> Result<HostList, StoreError> {
     let refused = |why: SettingError| {
         StoreError::new(StoreErrorKind::Refused, "read the etcd URL").because(why)
     };
-    url.parse().map_err(refused)
+    config::read(url).map_err(refused)
 }

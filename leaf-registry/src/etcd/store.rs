@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
-    TxnResponse,
 };
 use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag};
@@ -34,9 +33,10 @@ use leaf_segment::{
 use leaf_shape::MeaningError;
 use tokio::time::Instant;
 
-use super::EtcdUrl;
 use super::cluster::Cluster;
+use super::config::name_or;
 use super::record::{Record, json, settings_json};
+use crate::host_list::HostList;
 use crate::record;
 
 /// The most records that a store remembers as this process wrote them last. At this number it drops
@@ -60,7 +60,7 @@ const MEMBERS_AT_ONCE: usize = (KEYS_AT_ONCE - 2) / 3;
 
 /// Segments in etcd.
 #[derive(Debug)]
-pub struct EtcdStore {
+pub(crate) struct EtcdStore {
     pub(super) cluster: Cluster,
     /// The prefix of the keys of plain tags.
     pub(super) plain: String,
@@ -93,20 +93,12 @@ impl Seen {
     }
 }
 
-/// The outcome of a change.
-enum Changed<T> {
-    /// The record was written.
-    Done(T),
-    /// Another writer was faster. The value is the current record, if there still is one.
-    Late(Option<Seen>),
-}
-
 impl EtcdStore {
     /// A store in this cluster. Connects when it is first used.
-    #[must_use]
-    pub fn open(url: EtcdUrl) -> Self {
-        let plain = format!("/leaf/{}/segment/", url.name());
-        let sequences = format!("/leaf/{}/sequence/", url.name());
+    pub(super) fn open(url: HostList) -> Self {
+        let name = name_or(&url, "leaf");
+        let (plain, sequences) =
+            (format!("/leaf/{name}/segment/"), format!("/leaf/{name}/sequence/"));
         let sequences_seen = AtomicBool::new(false);
         Self {
             cluster: Cluster::new(url),
@@ -126,11 +118,6 @@ impl EtcdStore {
     /// The remembered records, locked for a moment.
     fn last_written(&self) -> MutexGuard<'_, HashMap<Tag, Seen>> {
         self.last_written.lock().expect("no holder of this lock panics")
-    }
-
-    /// Commits a transaction.
-    async fn commit(&self, operation: &str, transaction: Txn) -> Result<TxnResponse, StoreError> {
-        self.cluster.run(operation, async |mut client| client.txn(transaction).await).await
     }
 
     /// The records at the two keys that a tag may have. A deleted tag has none.
@@ -155,19 +142,22 @@ impl EtcdStore {
     ) -> Result<Vec<KeyValue>, StoreError> {
         let get = |key: String| TxnOp::get(key, None::<GetOptions>);
         let both = tags.iter().flat_map(|tag| self.keys(tag)).map(get);
-        let answer =
-            match self.commit(operation, Txn::new().and_then(both.collect::<Vec<_>>())).await {
-                // A role without a right on the keys of sequences has plain tags only. But if
-                // others were read before, the right was lost: that is an error.
-                Err(error)
-                    if *error.kind() == StoreErrorKind::Refused
-                        && !self.sequences_seen.load(Ordering::Relaxed) =>
-                {
-                    let plain = tags.iter().map(|tag| self.keys(tag)[0].clone()).map(get);
-                    self.commit(operation, Txn::new().and_then(plain.collect::<Vec<_>>())).await?
-                }
-                answer => answer?,
-            };
+        let answer = match self
+            .cluster
+            .txn(operation, Txn::new().and_then(both.collect::<Vec<_>>()))
+            .await
+        {
+            // A role without a right on the keys of sequences has plain tags only. But if
+            // others were read before, the right was lost: that is an error.
+            Err(error)
+                if *error.kind() == StoreErrorKind::Refused
+                    && !self.sequences_seen.load(Ordering::Relaxed) =>
+            {
+                let plain = tags.iter().map(|tag| self.keys(tag)[0].clone()).map(get);
+                self.cluster.txn(operation, Txn::new().and_then(plain.collect::<Vec<_>>())).await?
+            }
+            answer => answer?,
+        };
         let mut found = Vec::with_capacity(tags.len());
         for response in answer.op_responses() {
             let TxnOpResponse::Get(response) = response else { continue };
@@ -237,11 +227,11 @@ impl EtcdStore {
                 Err(_) if !fresh => continue,
                 Err(kind) => return Err(StoreError::new(kind, operation)),
             };
-            match self.replace(&operation, tag, &now, record, value).await? {
-                Changed::Done(value) => return Ok(value),
+            match self.replace(&operation, tag, &now, record).await? {
+                Ok(()) => return Ok(value),
                 // If there is no record at this key any more, the tag may have been deleted and
                 // made again at the other key: the next attempt reads both.
-                Changed::Late(now) => {
+                Err(now) => {
                     fresh |= now.is_some();
                     seen = now;
                 }
@@ -266,8 +256,8 @@ impl EtcdStore {
         while begun.elapsed() < TRYING {
             let read = self.read(&operation, family).await?;
             let seen = read.ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
-            let mut found = HashMap::new();
-            let (mut rows, mut texts, mut ended) = (Vec::new(), HashMap::new(), HashMap::new());
+            let (mut found, mut rows) = (Vec::new(), Vec::new());
+            let (mut texts, mut ended) = (HashMap::new(), HashMap::new());
             for kv in self.read_values(&operation, members).await? {
                 let seen = self.parse(&kv, &operation)?;
                 let tag = members.iter().find(|tag| self.keys(tag).contains(&seen.key));
@@ -278,7 +268,7 @@ impl EtcdStore {
                 } else if let Some(end) = seen.record.settings().map(|it| it?.ended).transpose() {
                     ended.insert(tag.clone(), end);
                 }
-                found.insert(seen.key.clone(), seen);
+                found.push(seen);
             }
             let shown =
                 seen.record.shown(family).ok_or_else(|| refuse(StoreErrorKind::UnknownTag))?;
@@ -290,53 +280,63 @@ impl EtcdStore {
             let (member, mut counted) = (seen.record.member(&plan.member), seen.record.clone());
             counted.settings = Some(settings_json(&plan.family));
             let mut unchanged = seen.unchanged().to_vec();
-            let put = |key: String, record| TxnOp::put(key, json(record), None::<PutOptions>);
-            let mut change = vec![put(seen.key.clone(), &counted)];
+            let mut change = vec![TxnOp::put(seen.key, json(&counted), None::<PutOptions>)];
             for tag in &plan.new {
-                for (key, is_plain) in self.keys(tag).into_iter().zip([true, false]) {
-                    match found.get(&key) {
-                        Some(deleted) => unchanged.extend(deleted.unchanged()),
-                        None => unchanged.push(Compare::version(key.clone(), CompareOp::Equal, 0)),
-                    }
-                    if is_plain == member.meaning.is_none() {
-                        change.push(put(key, &member));
-                    } else if found.contains_key(&key) {
-                        change.push(TxnOp::delete(key, None::<DeleteOptions>));
-                    }
-                }
+                self.add_new(tag, &member, &found, &mut unchanged, &mut change);
             }
             let transaction = Txn::new().when(unchanged).and_then(change);
-            if self.commit(&operation, transaction).await?.succeeded() {
+            if self.cluster.txn(&operation, transaction).await?.succeeded() {
                 return Ok(plan.answer);
             }
         }
         Err(refuse(StoreErrorKind::Conflict))
     }
 
-    /// Writes `record` if the stored one is still `before`, and then returns `outcome`.
-    ///
-    /// The transaction compares revision and value. If it fails, it returns the current record, so
-    /// that the next attempt needs no read.
+    /// Adds the making of a tag to a transaction. It requires that the tag's keys still have only
+    /// what was `found` there, the record of a deleted tag.
+    fn add_new(
+        &self,
+        tag: &Tag,
+        record: &Record,
+        found: &[Seen],
+        unchanged: &mut Vec<Compare>,
+        change: &mut Vec<TxnOp>,
+    ) {
+        for (key, is_plain) in self.keys(tag).into_iter().zip([true, false]) {
+            let deleted = found.iter().find(|seen| seen.key == key);
+            match deleted {
+                Some(deleted) => unchanged.extend(deleted.unchanged()),
+                None => unchanged.push(Compare::version(key.clone(), CompareOp::Equal, 0)),
+            }
+            if is_plain == record.meaning.is_none() {
+                change.push(TxnOp::put(key, json(record), None::<PutOptions>));
+            } else if deleted.is_some() {
+                change.push(TxnOp::delete(key, None::<DeleteOptions>));
+            }
+        }
+    }
+
+    /// Writes the record if it still has this revision. If another writer was faster, the inner
+    /// error is the current record, if there still is one, so that the next attempt needs no read.
     ///
     /// # Errors
     /// If the answer is missing, or the error is `WentBack`, the record may or may not have been
     /// written; after any other error it was not. After an error this process remembers nothing of
     /// the record: `change` and `seal` have removed it from `last_written`.
-    async fn replace<T>(
+    async fn replace(
         &self,
         operation: &str,
         tag: &Tag,
         before: &Seen,
         record: Record,
-        outcome: T,
-    ) -> Result<Changed<T>, StoreError> {
+    ) -> Result<Result<(), Option<Seen>>, StoreError> {
         let key = before.key.clone();
         let value = json(&record);
         let transaction = Txn::new()
             .when(before.unchanged())
             .and_then([TxnOp::put(key.clone(), value.clone(), None::<PutOptions>)])
             .or_else([TxnOp::get(key.clone(), None::<GetOptions>)]);
-        let answer = self.commit(operation, transaction).await?;
+        let answer = self.cluster.txn(operation, transaction).await?;
         if answer.succeeded() {
             let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
             let mut last_written = self.last_written();
@@ -344,16 +344,14 @@ impl EtcdStore {
                 last_written.clear();
             }
             last_written.insert(tag.clone(), Seen { key, revision, value, record });
-            return Ok(Changed::Done(outcome));
+            return Ok(Ok(()));
         }
         let now = answer.op_responses().into_iter().find_map(|answer| match answer {
-            TxnOpResponse::Get(answer) => {
-                Some(answer.kvs().first().map(|kv| self.parse(kv, operation)))
-            }
+            TxnOpResponse::Get(answer) => answer.kvs().first().map(|kv| self.parse(kv, operation)),
             _ => None,
         });
-        let now = now.flatten().transpose()?;
-        Ok(Changed::Late(now.filter(|seen| !seen.record.deleted)))
+        let now = now.transpose()?;
+        Ok(Err(now.filter(|seen| !seen.record.deleted)))
     }
 }
 
@@ -446,8 +444,7 @@ impl TagStore for EtcdStore {
         Box::pin(async move {
             let operation = format!("create tag {:?} in etcd", new.tag.as_str());
             let refuse = |kind| Err(StoreError::new(kind, operation.clone()));
-            let keys = self.keys(&new.tag);
-            let put = json(&Record::of(new));
+            let record = Record::of(new);
             let begun = Instant::now();
             while begun.elapsed() < TRYING {
                 let found = self.read_keys(&operation, &new.tag).await?;
@@ -458,22 +455,9 @@ impl TagStore for EtcdStore {
                     return refuse(kind);
                 }
                 let (mut unchanged, mut change) = (Vec::new(), Vec::new());
-                for (key, is_plain) in keys.iter().zip([true, false]) {
-                    let deleted = found.iter().find(|seen| seen.key == *key);
-                    match deleted {
-                        Some(deleted) => unchanged.extend(deleted.unchanged()),
-                        None => {
-                            unchanged.push(Compare::version(key.clone(), CompareOp::Equal, 0));
-                        }
-                    }
-                    if is_plain == new.meaning.is_plain() {
-                        change.push(TxnOp::put(key.clone(), put.clone(), None::<PutOptions>));
-                    } else if deleted.is_some() {
-                        change.push(TxnOp::delete(key.clone(), None::<DeleteOptions>));
-                    }
-                }
+                self.add_new(&new.tag, &record, &found, &mut unchanged, &mut change);
                 let transaction = Txn::new().when(unchanged).and_then(change);
-                if self.commit(&operation, transaction).await?.succeeded() {
+                if self.cluster.txn(&operation, transaction).await?.succeeded() {
                     return Ok(());
                 }
             }
@@ -559,9 +543,9 @@ impl TagStore for EtcdStore {
                 {
                     sealed.settings = Some(settings_json(&settings));
                 }
-                match self.replace(&operation, tag, &now, sealed, ()).await {
-                    Ok(Changed::Done(())) => return Ok(before),
-                    Ok(Changed::Late(now)) => late = now,
+                match self.replace(&operation, tag, &now, sealed).await {
+                    Ok(Ok(())) => return Ok(before),
+                    Ok(Err(now)) => late = now,
                     Err(error) => {
                         // If the answer is missing, or shows another state of the cluster, the tag
                         // may have been sealed nevertheless; after any other error it was not.
@@ -596,7 +580,7 @@ impl TagStore for EtcdStore {
                 None => TxnOp::delete(now.key.clone(), None::<DeleteOptions>),
             };
             let transaction = Txn::new().when(now.unchanged()).and_then([delete]);
-            match self.commit(&operation, transaction).await?.succeeded() {
+            match self.cluster.txn(&operation, transaction).await?.succeeded() {
                 true => Ok(()),
                 false => refuse(StoreErrorKind::RecordChanged),
             }

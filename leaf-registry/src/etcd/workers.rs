@@ -10,16 +10,17 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use leaf_core::WorkerId;
 use leaf_snowflake::{
     FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState, RegistryError, Stored,
     StoredWorker, WorkerRecord,
 };
 
-use super::EtcdUrl;
 use super::cluster::Cluster;
+use super::config::name_or;
 use super::liveness::Liveness;
+use crate::host_list::HostList;
 use crate::worker_ids::{translate, worker_id};
 
 /// How many names of Leaf clusters under `/leaf/` are read at most, to find other Leaf clusters in
@@ -43,8 +44,8 @@ type Version = Option<(i64, Vec<u8>)>;
 impl EtcdWorkers {
     /// Worker ids in this cluster, under `name` where the URL has none. Connects when it is first
     /// used.
-    pub(crate) fn open(url: EtcdUrl, name: &str, report_interval: Duration) -> Self {
-        let name = url.name_or(name);
+    pub(crate) fn open(url: HostList, name: &str, report_interval: Duration) -> Self {
+        let name = name_or(&url, name);
         let (records, live) = (format!("/leaf/{name}/workers/"), format!("/leaf/{name}/live/"));
         let cluster = std::sync::Arc::new(Cluster::new(url));
         let liveness = Liveness::new(std::sync::Arc::clone(&cluster), report_interval);
@@ -86,7 +87,7 @@ impl FenceStore for EtcdWorkers {
                 ),
             }
         });
-        read.await.map_err(|error| translate(&error))?;
+        read.await.map_err(translate)?;
         known.sort_by_key(|(worker, _)| *worker);
         Ok(known)
     }
@@ -97,8 +98,8 @@ impl FenceStore for EtcdWorkers {
         _purpose: Purpose,
     ) -> Result<Stored<Version>, RegistryError> {
         let operation = format!("read worker id {worker} in etcd");
-        let get = async |mut client: Client| client.get(self.key(worker), None).await;
-        let answer = self.cluster.run(&operation, get).await.map_err(|error| translate(&error))?;
+        let answer = self.cluster.get(&operation, self.key(worker), GetOptions::new()).await;
+        let answer = answer.map_err(translate)?;
         Ok(found(answer.kvs().first()))
     }
 
@@ -119,16 +120,13 @@ impl FenceStore for EtcdWorkers {
         let put = TxnOp::put(key, record.encode(), None::<PutOptions>);
         let operation = format!("write worker id {worker} in etcd");
         let txn = Txn::new().when(unchanged).and_then([put]);
-        let answer = self.cluster.run(&operation, async |mut client| client.txn(txn).await).await;
-        answer.map(|answer| answer.succeeded()).map_err(|error| translate(&error))
+        let answer = self.cluster.txn(&operation, txn).await;
+        answer.map(|answer| answer.succeeded()).map_err(translate)
     }
 
     async fn try_writing(&self) -> Result<(), RegistryError> {
         let keys = [&self.records, &self.live].map(|prefix| format!("{prefix}0"));
-        self.cluster
-            .try_put("try to write worker ids in etcd", keys)
-            .await
-            .map_err(|error| translate(&error))
+        self.cluster.try_put("try to write worker ids in etcd", keys).await.map_err(translate)
     }
 
     fn announce(&self, who: &Identity, address: &Identity) {
@@ -142,23 +140,21 @@ impl FenceStore for EtcdWorkers {
     /// Reads only one key of each name, and then skips to the next name: a cluster may have many
     /// keys.
     async fn other_clusters(&self) -> Result<Vec<String>, RegistryError> {
+        let operation = "look for other clusters in etcd";
         let mut others = Vec::new();
         let mut from = String::from("/leaf/");
         for _ in 0..MOST_CLUSTERS {
             let options = GetOptions::new().with_range("/leaf0").with_limit(1).with_keys_only();
-            let start = from.clone();
-            let get = async move |mut client: Client| client.get(start, Some(options)).await;
-            let answer = self.cluster.run("look for other clusters in etcd", get).await;
-            let answer = answer.map_err(|error| translate(&error))?;
+            let answer = self.cluster.get(operation, from, options).await;
+            let answer = answer.map_err(translate)?;
             let key = answer.kvs().first().and_then(|kv| kv.key_str().ok());
             let Some(name) = key.and_then(|key| key.split('/').nth(2)) else { break };
             // A name may have tags only.
             let workers = format!("/leaf/{name}/workers/");
             if workers != self.records {
                 let options = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-                let get = async move |mut client: Client| client.get(workers, Some(options)).await;
-                let answer = self.cluster.run("look for other clusters in etcd", get).await;
-                if !answer.map_err(|error| translate(&error))?.kvs().is_empty() {
+                let answer = self.cluster.get(operation, workers, options).await;
+                if !answer.map_err(translate)?.kvs().is_empty() {
                     others.push(name.to_owned());
                 }
             }
@@ -178,7 +174,7 @@ impl FenceStore for EtcdWorkers {
         let read = self.cluster.read_prefix("look for live nodes in etcd", &self.live, |kv| {
             peers.extend(peer(kv));
         });
-        read.await.map_err(|error| translate(&error))?;
+        read.await.map_err(translate)?;
         Ok(peers)
     }
 }

@@ -6,16 +6,15 @@
 //! `order`.
 
 use leaf_core::Tag;
-use leaf_segment::StoreErrorKind;
 use leaf_segment::store::MOST_RECORDS;
 use leaf_snowflake::{StoredWorker, WorkerRecord};
-use sqlx::{Executor, MySql, MySqlConnection};
+use sqlx::{MySql, MySqlConnection};
 
 use super::{errors, mirror, risks, server_name};
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, GuardStatements, MarginStatements, SettingsStatements,
+    Dialect, FenceStatements, GuardStatements, MarginStatements, Meaning, SettingsStatements,
     TagStatements, WriterStatements,
 };
 use crate::sql::failover_guard::FailoverGuard;
@@ -118,7 +117,7 @@ macro_rules! guarded {
 }
 
 /// One more condition: that the tag has the given number (0 or 1) of rows of settings that match a
-/// pattern of LIKE. At the isolation level REPEATABLE READ, which `prepare` sets, nobody changes
+/// pattern of LIKE. At the isolation level REPEATABLE READ, which `PREPARE` sets, nobody changes
 /// the settings between this condition and the end of the statement.
 macro_rules! of_generation {
     () => {
@@ -441,12 +440,26 @@ CREATE TABLE leaf_sequence (
     };
 
     const BEGIN: Option<&'static str> = Some("BEGIN");
+    // A range counts once its statement was answered: it must be committed by then, and a commit
+    // must not begin another transaction. `of_generation` needs this isolation level. A narrow
+    // column must refuse a value that it cannot hold. A statement whose caller has left must not
+    // wait much longer for its lock. `skip` is computed from the new `max_id`, so columns must be
+    // assigned from left to right: the modes SIMULTANEOUS_ASSIGNMENT and ORACLE must be off.
+    // EMPTY_STRING_IS_NULL must be off, too, since the tables cannot be made in it. All three are
+    // replaced by STRICT_TRANS_TABLES, which is wanted anyway, and not by '', which may be NULL
+    // here: then the whole text would be NULL.
+    const PREPARE: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+        SET autocommit = 1, completion_type = 0, \
+        sql_mode = CONCAT(REPLACE(REPLACE(REPLACE(@@sql_mode, \
+        'EMPTY_STRING_IS_NULL', 'STRICT_TRANS_TABLES'), 'ORACLE', 'STRICT_TRANS_TABLES'), \
+        'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \
+        innodb_lock_wait_timeout = 1, lock_wait_timeout = 2";
     const LIMIT_LOCKS: Option<&'static str> =
         Some("SET SESSION innodb_lock_wait_timeout = 10, wait_timeout = 10");
     const SERVER_CLOCK: Option<&'static str> = Some(concat!("SELECT ", now!()));
     const TABLE_EXISTS: &'static str = "SELECT COUNT(*) > 0 FROM information_schema.tables \
                                         WHERE table_schema = DATABASE() AND table_name = ?";
-    const ERRORS: ErrorMeanings = errors::MEANINGS;
+    const MEANING: fn(&sqlx::Error) -> Meaning = errors::meaning;
 
     run_statements!(
         MySql,
@@ -472,32 +485,6 @@ CREATE TABLE leaf_sequence (
     ) -> Result<Option<i64>, sqlx::Error> {
         let done = Self::execute(connection, statement, values).await?;
         Ok((done.rows_affected() == 1).then(|| done.last_insert_id().cast_signed()))
-    }
-
-    async fn prepare(
-        connection: &mut MySqlConnection,
-        guard: &FailoverGuard,
-    ) -> Result<(), sqlx::Error> {
-        connection
-            .execute(
-                // A range counts once its statement was answered: it must be committed by then, and
-                // a commit must not begin another transaction. `of_generation` needs this isolation
-                // level. A narrow column must refuse a value that it cannot hold. A statement whose
-                // caller has left must not wait much longer for its lock. `skip` is computed from
-                // the new `max_id`, so columns must be assigned from left to right: the modes
-                // SIMULTANEOUS_ASSIGNMENT and ORACLE must be off. EMPTY_STRING_IS_NULL must be off,
-                // too, since the tables cannot be made in it. All three are replaced by
-                // STRICT_TRANS_TABLES, which is wanted anyway, and not by '', which may be NULL
-                // here: then the whole text would be NULL.
-                "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
-                 SET autocommit = 1, completion_type = 0, \
-                 sql_mode = CONCAT(REPLACE(REPLACE(REPLACE(@@sql_mode, \
-                 'EMPTY_STRING_IS_NULL', 'STRICT_TRANS_TABLES'), 'ORACLE', 'STRICT_TRANS_TABLES'), \
-                 'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \
-                 innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",
-            )
-            .await?;
-        server_name::set(connection, guard).await
     }
 
     async fn identify_server(
@@ -557,14 +544,8 @@ CREATE TABLE leaf_sequence (
                 Value::Text(ip_port),
                 Value::Int(*ceiling),
             ];
-            return match Self::execute(connection, UPDATE_BOTH, &values).await {
-                Ok(done) => Ok(Self::affected(&done) > 0),
-                // Another row has the name of the new holder.
-                Err(error) if (errors::MEANINGS.kind)(&error) == StoreErrorKind::TagExists => {
-                    Ok(false)
-                }
-                Err(error) => Err(error),
-            };
+            // A duplicate: another row has the name of the new holder.
+            return Self::write(connection, UPDATE_BOTH, &values).await;
         }
         Self::run_text(connection, "BEGIN").await?;
         let written = fences::replace::<Self>(connection, worker, read, record).await?

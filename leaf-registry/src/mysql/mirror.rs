@@ -8,13 +8,14 @@
 use std::ops::RangeInclusive;
 
 use leaf_core::UnixMillis;
-use leaf_segment::StoreErrorKind;
 use leaf_snowflake::{Identity, JavaMirror, JavaReport, StoredWorker, WorkerRecord};
-use sqlx::{MySqlConnection, query, query_as};
+use sqlx::MySqlConnection;
 
-use super::errors;
+use super::Mysql;
 use crate::Table;
+use crate::sql::dialect::Dialect as _;
 use crate::sql::fences::{self, FenceVersion, mirrored_ceiling};
+use crate::sql::values::{Cells, Column, Value};
 
 /// The worker ids that a Java Leaf can have in this registry.
 pub(super) const RANGE: RangeInclusive<u32> = 1..=1023;
@@ -37,17 +38,13 @@ CREATE TABLE leaf_workerid_alloc (
 ",
 };
 
-/// Worker id, nonce, record, `ip_port`, `max_timestamp`.
-type Row = (i64, Option<String>, Option<String>, Option<String>, Option<i64>);
-
 /// Reads fences and mirrors in one snapshot, of all worker ids or of one.
 pub(super) async fn read(
     connection: &mut MySqlConnection,
     worker: Option<i64>,
     failed_over_at: i64,
 ) -> Result<Vec<StoredWorker<FenceVersion>>, sqlx::Error> {
-    let rows: Vec<Row> = query_as(
-        "SELECT CAST(f.worker_id AS SIGNED) AS id, f.nonce, f.record, \
+    let statement = "SELECT CAST(f.worker_id AS SIGNED) AS id, f.nonce, f.record, \
                 CAST(a.ip_port AS CHAR) AS ip_port, a.max_timestamp \
            FROM leaf_worker_fence f LEFT JOIN leaf_workerid_alloc a ON a.id = f.worker_id \
           WHERE ? IS NULL OR f.worker_id = ? \
@@ -55,23 +52,19 @@ pub(super) async fn read(
          SELECT a.id, NULL, NULL, CAST(a.ip_port AS CHAR), a.max_timestamp \
            FROM leaf_workerid_alloc a LEFT JOIN leaf_worker_fence f ON f.worker_id = a.id \
           WHERE f.worker_id IS NULL AND (? IS NULL OR a.id = ?) \
-          ORDER BY id",
-    )
-    .bind(worker)
-    .bind(worker)
-    .bind(worker)
-    .bind(worker)
-    .fetch_all(connection)
-    .await?;
+          ORDER BY id";
+    let columns = &[Column::Int, Column::Text, Column::Text, Column::Text, Column::Int];
+    let rows = Mysql::fetch(connection, statement, &[Value::MaybeInt(worker); 4], columns).await?;
     Ok(rows.into_iter().filter_map(|row| stored(row, failed_over_at)).collect())
 }
 
 /// Converts a row, and finds out whether its mirror says what its fence says. If not, a Java Leaf
 /// has written the mirror since.
-fn stored(row: Row, failed_over_at: i64) -> Option<StoredWorker<FenceVersion>> {
-    let (id, nonce, record, ip_port, max_timestamp) = row;
-    let (worker, mut found) = fences::stored(id, nonce.zip(record), failed_over_at)?;
-    if let Some(ip_port) = ip_port {
+fn stored(mut row: Cells, failed_over_at: i64) -> Option<StoredWorker<FenceVersion>> {
+    let record = row.text(1).zip(row.text(2));
+    let (worker, mut found) = fences::stored(row.int(0)?, record, failed_over_at)?;
+    if let Some(ip_port) = row.text(3) {
+        let max_timestamp = row.int(4);
         let ours = found.record.written().is_some_and(|record| {
             record.holder.as_str() == ip_port && max_timestamp == Some(mirrored_ceiling(record))
         });
@@ -92,8 +85,16 @@ pub(super) async fn write(
     record: &WorkerRecord,
 ) -> Result<bool, sqlx::Error> {
     let (ip, port) = ip_and_port(&record.holder);
+    let mut values = vec![
+        Value::Text(ip),
+        Value::Text(port),
+        Value::Text(record.holder.as_str()),
+        Value::Int(mirrored_ceiling(record)),
+        Value::Int(worker),
+    ];
     let statement = match &read.mirror {
-        Some(_) => {
+        Some((ip_port, max_timestamp)) => {
+            values.extend([Value::Text(ip_port), Value::MaybeInt(*max_timestamp)]);
             "UPDATE leaf_workerid_alloc SET ip = ?, port = ?, ip_port = ?, max_timestamp = ? \
              WHERE id = ? AND ip_port = ? AND max_timestamp <=> ?"
         }
@@ -103,21 +104,7 @@ pub(super) async fn write(
              VALUES (?, ?, ?, ?, ?, NOW(), NOW())"
         }
     };
-    let statement = query(statement)
-        .bind(ip)
-        .bind(port)
-        .bind(record.holder.as_str())
-        .bind(mirrored_ceiling(record))
-        .bind(worker);
-    let statement = match &read.mirror {
-        Some((ip_port, max_timestamp)) => statement.bind(ip_port).bind(max_timestamp),
-        None => statement,
-    };
-    match statement.execute(connection).await {
-        Ok(done) => Ok(done.rows_affected() == 1),
-        Err(error) if (errors::MEANINGS.kind)(&error) == StoreErrorKind::TagExists => Ok(false),
-        Err(error) => Err(error),
-    }
+    Mysql::write(connection, statement, &values).await
 }
 
 /// `ip` and `port`, which the Java program keeps beside `ip_port`.

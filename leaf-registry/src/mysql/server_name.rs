@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sqlx::{AssertSqlSafe, MySqlConnection, Row, query_as, raw_sql};
 
-use super::errors::{is_absent, is_read_only};
+use super::errors::{is_read_only, meaning};
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
 
 /// The value of MariaDB's `server_uid` if MariaDB could not read the hardware address.
@@ -43,7 +43,7 @@ pub(super) async fn set(
     match usable {
         Ok(()) => guard.found(GuardTable::Usable),
         Err(error) if is_read_only(&error) => guard.found(GuardTable::Usable),
-        Err(error) if is_absent(&error) => guard.found(GuardTable::Missing),
+        Err(error) if meaning(&error).is_absent() => guard.found(GuardTable::Missing),
         Err(error) => return Err(error),
     }
     Ok(())
@@ -84,7 +84,7 @@ async fn name(connection: &mut MySqlConnection) -> Result<String, sqlx::Error> {
             Ok(state) => state.is_some_and(|(state,)| state == "ONLINE"),
             // A user who may not look at the members' states: the group's name is taken, as for a
             // member that is online.
-            Err(error) => is_absent(&error),
+            Err(error) => meaning(&error).is_absent(),
         };
         if online {
             return Ok(format!("'group/{group}'"));

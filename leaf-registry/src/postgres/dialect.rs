@@ -9,13 +9,13 @@
 //! read the name.
 
 use leaf_core::Tag;
-use sqlx::{Executor, PgConnection, Postgres, Row, query_as, raw_sql};
+use sqlx::{PgConnection, Postgres, Row, query_as, raw_sql};
 
 use super::errors;
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, GuardStatements, MarginStatements, SettingsStatements,
+    Dialect, FenceStatements, GuardStatements, MarginStatements, Meaning, SettingsStatements,
     TagStatements, WriterStatements,
 };
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
@@ -368,11 +368,16 @@ CREATE TABLE leaf_sequence (
     };
 
     const BEGIN: Option<&'static str> = Some("BEGIN ISOLATION LEVEL READ COMMITTED");
+    // A range counts when its statement was answered: it must be durable then. A statement whose
+    // caller has left must not wait for its lock much longer.
+    const PREPARE: &'static str = "SET lock_timeout = '1500ms'; \
+        SELECT set_config('synchronous_commit', 'on', false) \
+        WHERE current_setting('synchronous_commit') = 'off'";
     const LIMIT_LOCKS: Option<&'static str> =
         Some("SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'");
     const SERVER_CLOCK: Option<&'static str> = Some(concat!("SELECT ", now!()));
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
-    const ERRORS: ErrorMeanings = errors::MEANINGS;
+    const MEANING: fn(&sqlx::Error) -> Meaning = errors::meaning;
 
     run_statements!(
         Postgres,
@@ -380,21 +385,6 @@ CREATE TABLE leaf_sequence (
         |query, tags| query.bind(texts(tags)),
         |query, names| query.bind(texts(names))
     );
-
-    async fn prepare(
-        connection: &mut PgConnection,
-        guard: &FailoverGuard,
-    ) -> Result<(), sqlx::Error> {
-        connection
-            .execute(
-                // A range counts when its statement was answered: it must be durable then. A
-                // statement whose caller has left must not wait for its lock much longer.
-                "SET lock_timeout = '1500ms'; SELECT set_config('synchronous_commit', 'on', false) \
-                 WHERE current_setting('synchronous_commit') = 'off'",
-            )
-            .await?;
-        Self::identify_server(connection, guard).await
-    }
 
     async fn identify_server(
         connection: &mut PgConnection,

@@ -4,7 +4,7 @@ use leaf_segment::store::StoreFuture;
 use leaf_segment::{StoreError, StoreErrorKind};
 
 use super::connections::{Access, empty_if_absent, run};
-use super::dialect::{Connection, Dialect};
+use super::dialect::{Connection, Dialect, Meaning};
 use super::store::{SETTINGS_COLUMNS, SqlStore};
 use super::values::{Column, Value};
 use crate::administration::Note;
@@ -17,44 +17,37 @@ impl<D: Dialect> Administration for SqlStore<D> {
 
     fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
         let name = format!("make the tables in {}", D::NAME);
-        Box::pin(run(
-            &self.connections,
-            Access::Write,
-            name,
-            async |connection: &mut Connection<D>| {
-                // `leaf_guard` is made before these two tables. So if one of them exists without
-                // `leaf_guard`, the cause is not another process that is making the tables now.
-                let is_leafs = table_exists::<D>(connection, "leaf_sequence").await?
-                    || table_exists::<D>(connection, "leaf_tag_settings").await?;
-                let made = make::<D>(connection, D::SEGMENT_TABLES).await?;
-                D::identify_server(connection, &self.guard).await?;
-                if made.contains(&"leaf_guard") && is_leafs {
-                    tracing::warn!(
-                        "leaf_guard was missing beside other tables of Leaf, so that it is not known which server was \
-                         allocated from last: the first allocation advances every tag, as after a failover"
-                    );
-                } else if made.contains(&"leaf_guard") && self.guard.active_margin().is_some() {
-                    for guard in [D::ALLOC.guard, D::SEQUENCE.guard].into_iter().flatten() {
-                        D::execute(connection, guard.fill_empty, &[]).await?;
-                    }
-                } else if made.contains(&"leaf_sequence")
-                    && self.guard.active_margin().is_some()
-                    && let Some(guard) = D::SEQUENCE.guard
-                    && D::fetch(connection, guard.allocated_last, &[], &[Column::Int])
-                        .await?
-                        .is_empty()
-                {
-                    // `leaf_guard` existed before `leaf_sequence`, which is new and empty: no
-                    // failover can have lost anything of it.
-                    D::execute(connection, guard.insert_missing, &[]).await?;
+        Box::pin(run(&self.connections, Access::Write, name, async |connection| {
+            // `leaf_guard` is made before these two tables. So if one of them exists without
+            // `leaf_guard`, the cause is not another process that is making the tables now.
+            let is_leafs = table_exists::<D>(connection, "leaf_sequence").await?
+                || table_exists::<D>(connection, "leaf_tag_settings").await?;
+            let made = make::<D>(connection, D::SEGMENT_TABLES).await?;
+            D::identify_server(connection, &self.guard).await?;
+            if made.contains(&"leaf_guard") && is_leafs {
+                tracing::warn!(
+                    "leaf_guard was missing beside other tables of Leaf, so that it is not known which server was \
+                     allocated from last: the first allocation advances every tag, as after a failover"
+                );
+            } else if made.contains(&"leaf_guard") && self.guard.active_margin().is_some() {
+                for guard in [D::ALLOC.guard, D::SEQUENCE.guard].into_iter().flatten() {
+                    D::execute(connection, guard.fill_empty, &[]).await?;
                 }
-                if let (Some(_), Some(margin)) = (self.guard.active_margin(), D::MARGIN) {
-                    D::execute(connection, margin.insert_missing, &[]).await?;
-                }
-                self.guard.store_margin::<D>(connection).await?;
-                Ok(made)
-            },
-        ))
+            } else if made.contains(&"leaf_sequence")
+                && self.guard.active_margin().is_some()
+                && let Some(guard) = D::SEQUENCE.guard
+                && D::fetch(connection, guard.allocated_last, &[], &[Column::Int]).await?.is_empty()
+            {
+                // `leaf_guard` existed before `leaf_sequence`, which is new and empty: no
+                // failover can have lost anything of it.
+                D::execute(connection, guard.insert_missing, &[]).await?;
+            }
+            if let (Some(_), Some(margin)) = (self.guard.active_margin(), D::MARGIN) {
+                D::execute(connection, margin.insert_missing, &[]).await?;
+            }
+            self.guard.store_margin::<D>(connection).await?;
+            Ok(made)
+        }))
     }
 
     fn note(&self, note: Note) -> StoreFuture<'_, Option<String>> {
@@ -75,18 +68,13 @@ impl<D: Dialect> Administration for SqlStore<D> {
         let operation = format!("write a note of {}", D::NAME);
         Box::pin(run(&self.connections, Access::Write, operation, async move |connection| {
             let (name, after) = (Value::Text(note.key()), Value::Text(after));
-            let done = match before {
-                None => D::execute(connection, D::SETTINGS.insert, &[name, after]).await,
+            Ok(match before {
+                None => D::write(connection, D::SETTINGS.insert, &[name, after]).await?,
                 Some(before) => {
                     let values = [after, name, Value::Text(before)];
-                    D::execute(connection, D::SETTINGS.replace, &values).await
+                    D::write(connection, D::SETTINGS.replace, &values).await?
                 }
-            };
-            match done {
-                // Somebody else was faster.
-                Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::TagExists => Ok(false),
-                done => Ok(D::affected(&done?) > 0),
-            }
+            })
         }))
     }
 
@@ -134,27 +122,19 @@ impl<D: Dialect> Administration for SqlStore<D> {
 
     fn risks(&self) -> StoreFuture<'_, Vec<String>> {
         let name = format!("look at the settings of {}", D::NAME);
-        Box::pin(run(
-            &self.connections,
-            Access::Read,
-            name,
-            async |connection: &mut Connection<D>| {
-                let mut risks: Vec<String> = self.guard.risk().into_iter().collect();
-                risks.extend(D::losses(connection).await?);
-                risks.extend(D::risks(connection).await?);
-                Ok(risks)
-            },
-        ))
+        Box::pin(run(&self.connections, Access::Read, name, async |connection| {
+            let mut risks: Vec<String> = self.guard.risk().into_iter().collect();
+            risks.extend(D::losses(connection).await?);
+            risks.extend(D::risks(connection).await?);
+            Ok(risks)
+        }))
     }
 
     fn losses(&self) -> StoreFuture<'_, Vec<String>> {
         let name = format!("look at the settings of {}", D::NAME);
-        Box::pin(run(
-            &self.connections,
-            Access::Read,
-            name,
-            async |connection: &mut Connection<D>| Ok(D::losses(connection).await?),
-        ))
+        Box::pin(run(&self.connections, Access::Read, name, async |connection| {
+            Ok(D::losses(connection).await?)
+        }))
     }
 }
 
@@ -193,8 +173,10 @@ pub(super) async fn make<D: Dialect>(
                 // Another process has made the table and its rows meanwhile. If the table does not
                 // exist, something else has its name.
                 Err(error)
-                    if (D::ERRORS.is_existing_table)(&error)
-                        && table_exists::<D>(connection, table.name).await? => {}
+                    if matches!(
+                        (D::MEANING)(&error),
+                        Meaning::ExistingTable | Meaning::Duplicate
+                    ) && table_exists::<D>(connection, table.name).await? => {}
                 Err(error) => return Err(error),
             }
         }

@@ -15,7 +15,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Database};
 use tokio::time::timeout;
 
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Meaning};
 use super::failover_guard::FailoverGuard;
 use super::pool::{Checkout, Pool};
 use super::url::{Address, ServerOptions};
@@ -152,14 +152,21 @@ impl<D: Dialect> ServerPool<D> {
             .after_connect(move |connection, _| {
                 let (guard, noted) = (Arc::clone(&guard), Arc::clone(&noted));
                 Box::pin(async move {
-                    let prepared = D::prepare(connection, &guard).await;
+                    let prepared = match D::run_text(connection, D::PREPARE).await {
+                        Ok(()) => D::identify_server(connection, &guard).await,
+                        Err(error) => Err(error),
+                    };
                     *noted.lock().expect("no holder of this lock panics") =
                         prepared.as_ref().err().map(ToString::to_string);
                     prepared
                 })
             })
             .connect_lazy_with(options);
-        Self { pool: Pool::new(pool, D::ERRORS.has_no_connection_left), address, last_failure }
+        Self {
+            pool: Pool::new(pool, |error| (D::MEANING)(error) == Meaning::NoConnectionLeft),
+            address,
+            last_failure,
+        }
     }
 }
 
@@ -189,13 +196,15 @@ impl<D: Dialect> Connections for ServerPool<D> {
         access: Access,
         result: Result<T, WorkError>,
     ) -> Result<T, WorkError> {
-        use StoreErrorKind::{Exhausted, TagExists, UnknownTag};
+        use Meaning::{Conflict, Duplicate, OutOfRange, Unencodable};
         let in_order = match &result {
             Ok(_) | Err(WorkError::Refused(_)) => true,
             Err(WorkError::Database(error)) => {
                 !matches!(access, Access::Transaction | Access::TransactionThenClose)
-                    && (matches!((D::ERRORS.kind)(error), Exhausted | TagExists | UnknownTag)
-                        || (D::ERRORS.is_conflict)(error))
+                    && matches!(
+                        (D::MEANING)(error),
+                        Conflict | Duplicate | OutOfRange | Unencodable
+                    )
             }
         };
         if in_order && access != Access::TransactionThenClose {
@@ -227,19 +236,15 @@ pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> Store
         WorkError::Refused(kind) => return StoreError::new(kind, operation),
         WorkError::Database(error) => error,
     };
-    let kind = match (D::ERRORS.is_conflict)(&error) {
-        true => StoreErrorKind::Conflict,
-        false => (D::ERRORS.kind)(&error),
-    };
-    let way_out = match () {
-        () if (D::ERRORS.is_missing_table)(&error) => {
-            "make the table with `leaf-server schema --apply`"
-        }
-        () if (D::ERRORS.has_no_connection_left)(&error) => {
+    let meaning = (D::MEANING)(&error);
+    let kind = meaning.kind();
+    let way_out = match meaning {
+        Meaning::MissingTable => "make the table with `leaf-server schema --apply`",
+        Meaning::NoConnectionLeft => {
             "raise the server's max_connections, or this user's limit: an idle node holds 2 connections, a busy one up \
              to 18"
         }
-        () => return StoreError::new(kind, operation).because(error),
+        _ => return StoreError::new(kind, operation).because(error),
     };
     StoreError::new(kind, operation).because(format!("{error}; {way_out}"))
 }
@@ -252,16 +257,19 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
 
 /// If a column of `leaf_tag_settings` is missing, makes the error say what to do.
 pub(crate) fn explain_missing_column<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
-    match (D::ERRORS.is_missing_column)(&error) {
-        true => sqlx::Error::Configuration(
-            format!(
-                "{error}; the table does not have the columns that `leaf-server schema` shows: correct the table, and keep \
-                 its rows, which hold slices and templates"
-            )
-            .into(),
-        ),
-        false => error,
+    if (D::MEANING)(&error) != Meaning::MissingColumn {
+        return error;
     }
+    advised(
+        error,
+        "the table does not have the columns that `leaf-server schema` shows: correct the table, and keep its rows, \
+         which hold slices and templates",
+    )
+}
+
+/// Adds to an error what an operator can do about it. It then counts as a refusal.
+pub(super) fn advised(error: sqlx::Error, advice: &str) -> sqlx::Error {
+    sqlx::Error::Configuration(format!("{error}; {advice}").into())
 }
 
 /// Treats an optional table that is missing, or that this user may not use, as empty.
@@ -269,7 +277,7 @@ pub(crate) fn empty_if_absent<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {
-        Err(error) if (D::ERRORS.is_absent)(&error) => Ok(T::default()),
+        Err(error) if (D::MEANING)(&error).is_absent() => Ok(T::default()),
         result => result,
     }
 }
@@ -279,7 +287,7 @@ pub(crate) fn no_row_if_tag_unencodable<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {
-        Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::UnknownTag => Ok(T::default()),
+        Err(error) if (D::MEANING)(&error) == Meaning::Unencodable => Ok(T::default()),
         result => result,
     }
 }

@@ -4,11 +4,11 @@
 //! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
 //! The code in this folder also requires that the database accepts `COMMIT` and `ROLLBACK`, sent
-//! unprepared ([`Dialect::run_text`]), and that a duplicate key is [`StoreErrorKind::TagExists`].
-//! If the database can fail over, it must also accept `BEGIN`; the dialect must have the tables
-//! `leaf_guard` and `leaf_worker_guard`; and in a segment store its `prepare` and `identify_server`
-//! must report to [`FailoverGuard::found`] whether `leaf_guard` is usable. Each dialect chooses by
-//! what its statements identify their server: a variable of the session, say, or a function.
+//! unprepared ([`Dialect::run_text`]), and that a duplicate key is [`Meaning::Duplicate`]. If the
+//! database can fail over, it must also accept `BEGIN`; the dialect must have the tables
+//! `leaf_guard` and `leaf_worker_guard`; and in a segment store its `identify_server` must report
+//! to [`FailoverGuard::found`] whether `leaf_guard` is usable. Each dialect chooses by what
+//! its statements identify their server: a variable of the session, say, or a function.
 
 use std::fmt;
 
@@ -183,24 +183,59 @@ pub(crate) struct WriterStatements {
     pub(crate) fill_empty: &'static str,
 }
 
-/// The functions that classify the errors of a database.
-#[derive(Debug)]
-pub(crate) struct ErrorMeanings {
+/// What an error of a database means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// The statement lost a conflict with another transaction and was rolled back completely, so
+    /// that the connection can be used again.
+    Conflict,
+    /// A table is missing.
+    MissingTable,
+    /// A table could not be made because it exists already.
+    ExistingTable,
+    /// A column is missing.
+    MissingColumn,
+    /// This user has no right on a table.
+    Forbidden,
+    /// The limit of connections of the server, or of this user, is reached.
+    NoConnectionLeft,
+    /// A duplicate key.
+    Duplicate,
+    /// A number that its column cannot hold.
+    OutOfRange,
+    /// A tag that the character set cannot hold: it is in no row.
+    Unencodable,
+    /// Another attempt may succeed.
+    Unavailable,
+    /// Anything else.
+    Refused,
+}
+
+impl Meaning {
+    /// The meaning of an error that no server sent.
+    pub(crate) const fn of_driver(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Configuration(_) | sqlx::Error::ColumnDecode { .. } => Self::Refused,
+            _ => Self::Unavailable,
+        }
+    }
+
     /// Returns the kind of store error.
-    pub(crate) kind: fn(&sqlx::Error) -> StoreErrorKind,
-    /// Whether the statement lost a conflict with another transaction and was rolled back
-    /// completely, so that the connection can be used again.
-    pub(crate) is_conflict: fn(&sqlx::Error) -> bool,
-    /// Whether a table is missing.
-    pub(crate) is_missing_table: fn(&sqlx::Error) -> bool,
-    /// Whether a table could not be made because it exists already.
-    pub(crate) is_existing_table: fn(&sqlx::Error) -> bool,
-    /// Whether a column is missing.
-    pub(crate) is_missing_column: fn(&sqlx::Error) -> bool,
+    pub(crate) const fn kind(self) -> StoreErrorKind {
+        match self {
+            Self::Conflict => StoreErrorKind::Conflict,
+            Self::Duplicate => StoreErrorKind::TagExists,
+            Self::OutOfRange => StoreErrorKind::Exhausted,
+            Self::Unencodable => StoreErrorKind::UnknownTag,
+            Self::NoConnectionLeft | Self::Unavailable => StoreErrorKind::Unavailable,
+            _ => StoreErrorKind::Refused,
+        }
+    }
+
     /// Whether an optional table is missing, or this user has no right on it.
-    pub(crate) is_absent: fn(&sqlx::Error) -> bool,
-    /// Whether the limit of connections of the server, or of this user, is reached.
-    pub(crate) has_no_connection_left: fn(&sqlx::Error) -> bool,
+    pub(crate) const fn is_absent(self) -> bool {
+        matches!(self, Self::MissingTable | Self::Forbidden)
+    }
 }
 
 /// The statements, the connections and the meaning of the errors of one database. Comments of
@@ -253,6 +288,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// first lock or insert the row that makes transactions wait for one another, and only then
     /// read without a lock: MySQL takes the snapshot for all plain SELECTs at the first of them.
     const BEGIN: Option<&'static str>;
+    /// Run by [`Dialect::run_text`]. Sets the session variables that Leaf needs on a new connection
+    /// of a [`ServerPool`](super::connections::ServerPool).
+    const PREPARE: &'static str = "";
     /// Run by [`Dialect::run_text`]. Bounds how long a connection waits for locks of others, and
     /// how long it can hold its own if this process or its host dies half-way. `None` where locks
     /// end with the process.
@@ -261,8 +299,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const SERVER_CLOCK: Option<&'static str>;
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
-    /// The functions that classify the errors of the database.
-    const ERRORS: ErrorMeanings;
+    /// Classifies the errors of the database and of its driver.
+    const MEANING: fn(&sqlx::Error) -> Meaning;
 
     /// Runs a statement.
     fn execute(
@@ -270,6 +308,22 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         statement: &'static str,
         values: &[Value<'_>],
     ) -> impl Future<Output = Result<<Self::Db as Database>::QueryResult, sqlx::Error>> + Send;
+
+    /// Runs a statement that writes one row. Returns `false` if another writer was faster: the
+    /// statement found no row, or the key exists already.
+    fn write(
+        connection: &mut Connection<Self>,
+        statement: &'static str,
+        values: &[Value<'_>],
+    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
+        async move {
+            match Self::execute(connection, statement, values).await {
+                Ok(done) => Ok(Self::affected(&done) > 0),
+                Err(error) if (Self::MEANING)(&error) == Meaning::Duplicate => Ok(false),
+                Err(error) => Err(error),
+            }
+        }
+    }
 
     /// Runs a statement and reads its rows to the end.
     fn fetch(
@@ -299,15 +353,6 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
             let rows = Self::fetch(connection, statement, values, &[Column::Int]).await?;
             Ok(rows.first().and_then(|row| row.int(0)))
         }
-    }
-
-    /// Sets the session variables that Leaf needs on a new connection of a
-    /// [`ServerPool`](super::connections::ServerPool), and identifies its server.
-    fn prepare(
-        connection: &mut Connection<Self>,
-        guard: &FailoverGuard,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
-        Self::identify_server(connection, guard)
     }
 
     /// Identifies the connection's server, and reports to `guard` whether the guard's table is

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use leaf_core::{UnixMillis, WorkerId};
-use leaf_segment::StoreErrorKind;
 use leaf_segment::store::StoreFuture;
 use leaf_snowflake::{
     ClaimRequest, FenceState, FenceStore, Identity, JavaMirror, Peer, Purpose, RecordState,
@@ -160,7 +159,7 @@ impl<D: Dialect> SqlFences<D> {
                 D::read_fences(connection, worker, failed_over_at, self.mirrored).await?,
             ))
         });
-        rows.await.map_err(|error| translate(&error))
+        rows.await.map_err(translate)
     }
 }
 
@@ -224,12 +223,7 @@ pub(crate) async fn replace<D: Dialect>(
     if D::FENCES.writer.is_some() {
         values.push(Value::Int(read.failed_over_at));
     }
-    match D::execute(connection, statement, &values).await {
-        Ok(done) => Ok(D::affected(&done) == 1),
-        // Somebody else has written the first record.
-        Err(error) if (D::ERRORS.kind)(&error) == StoreErrorKind::TagExists => Ok(false),
-        Err(error) => Err(error),
-    }
+    D::write(connection, statement, &values).await
 }
 
 impl<D: Dialect> FenceStore for SqlFences<D> {
@@ -288,7 +282,7 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
             }
             Ok(written)
         });
-        written.await.map_err(|error| translate(&error))
+        written.await.map_err(translate)
     }
 
     fn replaced(
@@ -321,7 +315,7 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
             }
             Ok(())
         });
-        tried.await.map_err(|error| translate(&error))
+        tried.await.map_err(translate)
     }
 
     async fn assigned(
@@ -342,7 +336,7 @@ impl<D: Dialect> FenceStore for SqlFences<D> {
             let silent = [Value::Int(silent_ms(self.report_interval))];
             Ok(D::fetch(connection, D::FENCES.peers, &silent, &[Column::Text]).await?)
         });
-        let records = records.await.map_err(|error| translate(&error))?;
+        let records = records.await.map_err(translate)?;
         Ok(peers(records.into_iter().filter_map(|mut row| row.text(0)).collect()))
     }
 }
@@ -354,22 +348,17 @@ impl<D: Dialect> Administration for SqlFences<D> {
 
     fn apply(&self) -> StoreFuture<'_, Vec<&'static str>> {
         let name = format!("make the tables in {}", D::NAME);
-        Box::pin(run(
-            &self.connections,
-            Access::Write,
-            name,
-            async |connection: &mut Connection<D>| {
-                let made = make::<D>(connection, self.tables).await?;
-                if let Some(writer) = D::FENCES.writer
-                    && made.contains(&"leaf_worker_guard")
-                {
-                    // Made by this connection, whose server is the one that writes.
-                    D::identify_server(connection, &self.guard).await?;
-                    D::execute(connection, writer.fill_empty, &[]).await?;
-                }
-                Ok(made)
-            },
-        ))
+        Box::pin(run(&self.connections, Access::Write, name, async |connection| {
+            let made = make::<D>(connection, self.tables).await?;
+            if let Some(writer) = D::FENCES.writer
+                && made.contains(&"leaf_worker_guard")
+            {
+                // Made by this connection, whose server is the one that writes.
+                D::identify_server(connection, &self.guard).await?;
+                D::execute(connection, writer.fill_empty, &[]).await?;
+            }
+            Ok(made)
+        }))
     }
 
     fn risks(&self) -> StoreFuture<'_, Vec<String>> {

@@ -7,18 +7,22 @@
 
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use leaf_core::{Clock as _, SystemClock, Tag, UnixMillis};
-use leaf_segment::store::{SEALED, SealError, TagGeneration, TagSettings, TagUpdate};
-use leaf_segment::{StoreError, StoreErrorKind, TagRecord};
+use leaf_segment::admin::EndedTag;
+use leaf_segment::store::{
+    SEALED, SealError, StoreFuture, TagCursor, TagGeneration, TagPage, TagSettings, TagUpdate,
+};
+use leaf_segment::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 use tokio::time::Instant;
 
 use super::connections::{
     Access, WorkError, empty_if_absent, explain_missing_column, no_row_if_tag_unencodable, run,
 };
-use super::dialect::{Connection, Dialect, TagStatements};
+use super::dialect::{Connection, Dialect, Meaning, TagStatements};
 use super::store::{
-    ALLOC_COLUMNS, OtherServer, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, TRIES, operation,
-    records, texts,
+    ALLOC_COLUMNS, OtherServer, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, TRIES, ended_tag,
+    operation, records, texts,
 };
 use super::values::{Column, Value};
 use crate::import::AFTER_FAILOVER;
@@ -255,55 +259,6 @@ impl Locked {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Changes a record as [`TagUpdate::apply`] says.
-    pub(super) async fn update_record(&self, update: &TagUpdate) -> Result<TagRecord, StoreError> {
-        self.change_guarded("change", &update.seen.tag, &mut &*update).await
-    }
-
-    /// Sets `max_id` to `to` if it is `from` and the record has this generation; returns whether it
-    /// did.
-    pub(super) async fn replace_locked(
-        &self,
-        tag: &Tag,
-        generation: Option<TagGeneration>,
-        from: i64,
-        to: i64,
-    ) -> Result<bool, StoreError> {
-        let mut replace = ReplaceMaxId { generation, from, to };
-        match self.change_locked("replace max_id of", tag, &mut replace).await {
-            Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
-            replaced => replaced,
-        }
-    }
-
-    /// Seals a tag, and returns the `max_id` at which it can go on elsewhere.
-    pub(super) async fn seal_locked(
-        &self,
-        tag: &Tag,
-        generation: Option<TagGeneration>,
-    ) -> Result<i64, SealError> {
-        let mut seal = Seal { generation, max_id: None };
-        match self.change_locked("seal", tag, &mut seal).await {
-            Ok(Some(max_id)) => Ok(max_id),
-            Ok(None) => {
-                let error =
-                    StoreError::new(StoreErrorKind::Unavailable, operation::<D>("seal", tag));
-                Err(error.because(AFTER_FAILOVER).into())
-            }
-            Err(error) => Err(SealError { error, max_id: seal.max_id }),
-        }
-    }
-
-    /// Removes a sealed record of this generation. Of its settings only the entry `ended`, which
-    /// the seal added, is kept.
-    pub(super) async fn delete_locked(
-        &self,
-        tag: &Tag,
-        generation: Option<TagGeneration>,
-    ) -> Result<(), StoreError> {
-        self.change_locked("delete", tag, &mut Delete { generation }).await
-    }
-
     /// Writes the `max_id` of a locked record; `false` where another server has allocated last.
     async fn write_max_id(
         &self,
@@ -338,7 +293,11 @@ impl<D: Dialect> SqlStore<D> {
             let begun = Instant::now();
             loop {
                 let error = match self.try_change_locked(connection, tag, change).await {
-                    Err(WorkError::Database(error)) if (D::ERRORS.is_conflict)(&error) => error,
+                    Err(WorkError::Database(error))
+                        if (D::MEANING)(&error) == Meaning::Conflict =>
+                    {
+                        error
+                    }
                     done => return done,
                 };
                 change.undone();
@@ -398,7 +357,7 @@ impl<D: Dialect> SqlStore<D> {
         if let Err(error) = settings {
             let sequences = D::fetch(connection, D::SEQUENCE.read, &name, SEQUENCE_COLUMNS).await;
             let error = self.explain_settings(error, sequences.is_ok());
-            if !(D::ERRORS.is_absent)(&error) {
+            if !(D::MEANING)(&error).is_absent() {
                 return Err(error.into());
             }
         }
@@ -421,5 +380,87 @@ impl<D: Dialect> SqlStore<D> {
         };
         let record = records(rows, texts(settings)).pop().ok_or(StoreErrorKind::UnknownTag);
         Ok(Locked { table, record: record.map_err(WorkError::Refused)?, has_settings })
+    }
+}
+
+impl<D: Dialect> TagStore for SqlStore<D> {
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a TagCursor>,
+        prefix: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, TagPage> {
+        Box::pin(self.read_page(after, prefix, most))
+    }
+
+    fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
+        let operation = operation::<D>("create", &new.tag);
+        Box::pin(run(&self.connections, Access::Transaction, operation, async |connection| {
+            Self::make_tag(connection, new).await
+        }))
+    }
+
+    fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord> {
+        Box::pin(
+            async move { self.change_guarded("change", &update.seen.tag, &mut &*update).await },
+        )
+    }
+
+    fn replace_max_id<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+        from: i64,
+        to: i64,
+    ) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let mut replace = ReplaceMaxId { generation, from, to };
+            match self.change_locked("replace max_id of", tag, &mut replace).await {
+                Err(error) if *error.kind() == StoreErrorKind::UnknownTag => Ok(false),
+                replaced => replaced,
+            }
+        })
+    }
+
+    fn seal<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> BoxFuture<'a, Result<i64, SealError>> {
+        Box::pin(async move {
+            let mut seal = Seal { generation, max_id: None };
+            match self.change_locked("seal", tag, &mut seal).await {
+                Ok(Some(max_id)) => Ok(max_id),
+                Ok(None) => {
+                    let error =
+                        StoreError::new(StoreErrorKind::Unavailable, operation::<D>("seal", tag));
+                    Err(error.because(AFTER_FAILOVER).into())
+                }
+                Err(error) => Err(SealError { error, max_id: seal.max_id }),
+            }
+        })
+    }
+
+    fn delete<'a>(
+        &'a self,
+        tag: &'a Tag,
+        generation: Option<TagGeneration>,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.change_locked("delete", tag, &mut Delete { generation }).await })
+    }
+
+    fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>> {
+        let operation = operation::<D>("read the end of", tag);
+        Box::pin(run(&self.connections, Access::Read, operation, async move |connection| {
+            let name = [Value::Tag(tag.as_str())];
+            let rows = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
+            let rows = no_row_if_tag_unencodable::<D, _>(rows);
+            Ok(match rows {
+                Err(error) if (D::MEANING)(&error).is_absent() => None,
+                rows => ended_tag(rows?).map_err(|unreadable| {
+                    WorkError::Refused(StoreErrorKind::BadRecord(unreadable.to_string()))
+                })?,
+            })
+        }))
     }
 }

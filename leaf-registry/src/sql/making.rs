@@ -7,8 +7,8 @@
 use leaf_segment::store::TagSettings;
 use leaf_segment::{NewTag, StoreErrorKind};
 
-use super::connections::{WorkError, no_row_if_tag_unencodable};
-use super::dialect::{Connection, Dialect, TagStatements};
+use super::connections::{WorkError, advised, no_row_if_tag_unencodable};
+use super::dialect::{Connection, Dialect, Meaning, TagStatements};
 use super::store::{ALLOC_COLUMNS, SETTINGS_COLUMNS, SqlStore, ended_tag};
 use super::values::Value;
 
@@ -37,7 +37,7 @@ impl<D: Dialect> SqlStore<D> {
             Ok(_) => {}
             // `leaf_sequence` does not exist: so all tags are plain, and nothing needs to be locked
             // there. If it exists and this user has no right on it, the error is another one.
-            Err(error) if plain && (D::ERRORS.is_missing_table)(&error) => {
+            Err(error) if plain && (D::MEANING)(&error) == Meaning::MissingTable => {
                 Self::end(connection, "ROLLBACK").await?;
                 let read = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
                 // The database of a Java Leaf has no place for a generation.
@@ -95,15 +95,12 @@ impl<D: Dialect> SqlStore<D> {
 
 /// Adds the remedy to the error of a user who may not write `leaf_sequence`.
 fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
-    let forbidden = (D::ERRORS.is_absent)(&error) && !(D::ERRORS.is_missing_table)(&error);
-    match forbidden {
-        true => sqlx::Error::Configuration(
-            format!(
-                "{error}; a tag's name is reserved in leaf_sequence, whatever its order: make the table with \
-                 `leaf-server schema --apply` where it is missing, and grant INSERT and DELETE on it"
-            )
-            .into(),
-        ),
-        false => error,
+    if (D::MEANING)(&error) != Meaning::Forbidden {
+        return error;
     }
+    advised(
+        error,
+        "a tag's name is reserved in leaf_sequence, whatever its order: make the table with `leaf-server schema \
+         --apply` where it is missing, and grant INSERT and DELETE on it",
+    )
 }

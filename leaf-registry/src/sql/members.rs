@@ -6,8 +6,8 @@
 //! failover lost is not made again with its old numbers.
 
 use leaf_core::Tag;
+use leaf_segment::StoreError;
 use leaf_segment::store::{Member, MembersPlan, TagSettings};
-use leaf_segment::{StoreError, StoreErrorKind};
 
 use super::connections::WorkError;
 use super::dialect::{Connection, Dialect};
@@ -66,31 +66,8 @@ impl<D: Dialect> Change<D> for MakeMembers<'_> {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Makes the members in this list that do not exist yet. Returns the outcome for each.
-    pub(super) async fn make_members(
-        &self,
-        family: &Tag,
-        members: &[Tag],
-    ) -> Result<Vec<Member>, StoreError> {
-        match self.make_together(family, members).await {
-            // The table's collation treats one of the names as equal to another, or somebody has
-            // just made a tag of one of these names.
-            Err(error) if *error.kind() == StoreErrorKind::TagExists => {}
-            made => return made,
-        }
-        let mut made = Vec::with_capacity(members.len());
-        for tag in members {
-            match self.make_together(family, std::slice::from_ref(tag)).await {
-                Err(error) if *error.kind() == StoreErrorKind::TagExists => {
-                    made.push((tag.clone(), Err(StoreErrorKind::TagExists)));
-                }
-                one => made.extend(one?),
-            }
-        }
-        Ok(made)
-    }
-
-    async fn make_together(
+    /// Makes the members in this list that do not exist yet, all in one transaction.
+    pub(super) async fn make_together(
         &self,
         family: &Tag,
         members: &[Tag],

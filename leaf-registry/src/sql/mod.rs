@@ -15,6 +15,5 @@ mod members;
 pub(crate) mod pool;
 pub(crate) mod store;
 mod together;
-#[cfg_attr(not(feature = "full"), allow(dead_code, reason = "SQLite has no server"))]
 pub(crate) mod url;
 pub(crate) mod values;

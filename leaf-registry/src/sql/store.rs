@@ -19,19 +19,17 @@ use futures_core::future::BoxFuture;
 use leaf_core::{IdRange, Step, Tag, UnixMillis};
 use leaf_segment::admin::EndedTag;
 use leaf_segment::store::{
-    Expected, MOST_RECORDS, Member, SealError, StoreFuture, TagCursor, TagGeneration, TagPage,
-    TagSettings, TagSettingsError, TagUpdate,
+    Expected, MOST_RECORDS, Member, StoreFuture, TagCursor, TagGeneration, TagPage, TagSettings,
+    TagSettingsError,
 };
-use leaf_segment::{
-    NewTag, RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord, TagStore,
-};
+use leaf_segment::{RangeSource, StoreError, StoreErrorKind, TagCatalog, TagRecord};
 use leaf_shape::MeaningError;
 
 use super::connections::{
-    Access, Connections, WorkError, empty_if_absent, explain_missing_column,
+    Access, Connections, WorkError, advised, empty_if_absent, explain_missing_column,
     no_row_if_tag_unencodable, run,
 };
-use super::dialect::{Connection, Dialect, GuardStatements, TagStatements};
+use super::dialect::{Connection, Dialect, GuardStatements, Meaning, TagStatements};
 use super::failover_guard::FailoverGuard;
 use super::together::Together;
 use super::values::{Cells, Column, Value};
@@ -123,8 +121,9 @@ impl<D: Dialect> SqlStore<D> {
     /// Gives ids back: sets `max_id` from the end of `unused` to its start if nobody has allocated
     /// since, in a record of this generation; returns whether it did. This is one statement, since
     /// a stop gives back the ids of many tags. No other change can come between its comparison and
-    /// its write: a repair moves `max_id` ([`TagUpdate::apply`]), and a tag that is made again has
-    /// another row, whose settings are written in the same transaction.
+    /// its write: a repair moves `max_id`
+    /// ([`TagUpdate::apply`](leaf_segment::store::TagUpdate::apply)), and a tag that is made again
+    /// has another row, whose settings are written in the same transaction.
     async fn try_give_back(
         &self,
         connection: &mut Connection<D>,
@@ -150,7 +149,7 @@ impl<D: Dialect> SqlStore<D> {
             let statement = if guarded { table.give_back_guarded } else { table.give_back };
             let mut done = D::execute(connection, statement, &values).await;
             if let (Err(error), None) = (&done, generation)
-                && (D::ERRORS.is_missing_table)(error)
+                && (D::MEANING)(error) == Meaning::MissingTable
             {
                 // The database of a Java Leaf, without the table of settings: no record has a
                 // generation.
@@ -182,16 +181,14 @@ impl<D: Dialect> SqlStore<D> {
     /// settings that this user cannot read: the returned error then tells the operator to grant
     /// SELECT or to restore the table.
     pub(super) fn explain_settings(&self, error: sqlx::Error, is_leafs: bool) -> sqlx::Error {
-        let absent = (D::ERRORS.is_absent)(&error);
+        let absent = (D::MEANING)(&error).is_absent();
         if !absent || !(is_leafs || self.guard.active_margin().is_some()) {
             return explain_missing_column::<D>(error);
         }
-        sqlx::Error::Configuration(
-            format!(
-                "{error}; the settings of the tags (slices, templates, whether they are enabled) are not known: grant this \
-                 user SELECT on leaf_tag_settings, or put the table back from a backup"
-            )
-            .into(),
+        advised(
+            error,
+            "the settings of the tags (slices, templates, whether they are enabled) are not known: grant this user \
+             SELECT on leaf_tag_settings, or put the table back from a backup",
         )
     }
 
@@ -508,7 +505,24 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
         family: &'a Tag,
         members: &'a [Tag],
     ) -> StoreFuture<'a, Vec<Member>> {
-        Box::pin(self.make_members(family, members))
+        Box::pin(async move {
+            match self.make_together(family, members).await {
+                // The table's collation treats one of the names as equal to another, or somebody
+                // has just made a tag of one of these names.
+                Err(error) if *error.kind() == StoreErrorKind::TagExists => {}
+                made => return made,
+            }
+            let mut made = Vec::with_capacity(members.len());
+            for tag in members {
+                match self.make_together(family, std::slice::from_ref(tag)).await {
+                    Err(error) if *error.kind() == StoreErrorKind::TagExists => {
+                        made.push((tag.clone(), Err(StoreErrorKind::TagExists)));
+                    }
+                    one => made.extend(one?),
+                }
+            }
+            Ok(made)
+        })
     }
 
     /// Tries to read. Also writes this node's failover margin into the store if it is greater than
@@ -525,88 +539,35 @@ impl<D: Dialect> TagCatalog for SqlStore<D> {
     }
 }
 
-impl<D: Dialect> TagStore for SqlStore<D> {
-    fn page<'a>(
-        &'a self,
-        after: Option<&'a TagCursor>,
-        prefix: &'a str,
+impl<D: Dialect> SqlStore<D> {
+    /// Reads one page of records, see [`TagStore::page`](leaf_segment::TagStore::page).
+    pub(super) async fn read_page(
+        &self,
+        after: Option<&TagCursor>,
+        prefix: &str,
         most: usize,
-    ) -> StoreFuture<'a, TagPage> {
-        Box::pin(async move {
-            let (plain, after) = after.map_or((true, ""), |after| (after.plain, &*after.name));
-            let most = most.min(MOST_RECORDS);
-            let names = self.names_after(plain, after, prefix, most).await?;
-            let next = match names.last().filter(|_| names.len() == most) {
-                Some(last) => Some(TagCursor { plain, name: last.clone() }),
-                // The other table comes next.
-                None => plain.then(|| TagCursor { plain: false, name: String::new() }),
-            };
-            let mut tags = Vec::with_capacity(names.len());
-            for name in names.into_iter().filter(|name| name.starts_with(prefix)) {
-                match Tag::parse(&name) {
-                    Ok(tag) => tags.push(tag),
-                    Err(_) => tracing::warn!(?name, "a row is left out: no valid tag"),
-                }
+    ) -> Result<TagPage, StoreError> {
+        let (plain, after) = after.map_or((true, ""), |after| (after.plain, &*after.name));
+        let most = most.min(MOST_RECORDS);
+        let names = self.names_after(plain, after, prefix, most).await?;
+        let next = match names.last().filter(|_| names.len() == most) {
+            Some(last) => Some(TagCursor { plain, name: last.clone() }),
+            // The other table comes next.
+            None => plain.then(|| TagCursor { plain: false, name: String::new() }),
+        };
+        let mut tags = Vec::with_capacity(names.len());
+        for name in names.into_iter().filter(|name| name.starts_with(prefix)) {
+            match Tag::parse(&name) {
+                Ok(tag) => tags.push(tag),
+                Err(_) => tracing::warn!(?name, "a row is left out: no valid tag"),
             }
-            if tags.is_empty() {
-                return Ok(TagPage { records: Vec::new(), next });
-            }
-            let mut records = self.records(&tags).await?;
-            // One in both tables was among the plain tags.
-            records.retain(|record| plain || record.meaning != Err(MeaningError::Twice));
-            Ok(TagPage { records, next })
-        })
-    }
-
-    fn create<'a>(&'a self, new: &'a NewTag) -> StoreFuture<'a, ()> {
-        let operation = operation::<D>("create", &new.tag);
-        Box::pin(run(&self.connections, Access::Transaction, operation, async |connection| {
-            Self::make_tag(connection, new).await
-        }))
-    }
-
-    fn update<'a>(&'a self, update: &'a TagUpdate) -> StoreFuture<'a, TagRecord> {
-        Box::pin(self.update_record(update))
-    }
-
-    fn replace_max_id<'a>(
-        &'a self,
-        tag: &'a Tag,
-        generation: Option<TagGeneration>,
-        from: i64,
-        to: i64,
-    ) -> StoreFuture<'a, bool> {
-        Box::pin(self.replace_locked(tag, generation, from, to))
-    }
-
-    fn seal<'a>(
-        &'a self,
-        tag: &'a Tag,
-        generation: Option<TagGeneration>,
-    ) -> BoxFuture<'a, Result<i64, SealError>> {
-        Box::pin(self.seal_locked(tag, generation))
-    }
-
-    fn delete<'a>(
-        &'a self,
-        tag: &'a Tag,
-        generation: Option<TagGeneration>,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.delete_locked(tag, generation))
-    }
-
-    fn ended<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, Option<EndedTag>> {
-        let operation = operation::<D>("read the end of", tag);
-        Box::pin(run(&self.connections, Access::Read, operation, async move |connection| {
-            let name = [Value::Tag(tag.as_str())];
-            let rows = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
-            let rows = no_row_if_tag_unencodable::<D, _>(rows);
-            Ok(match rows {
-                Err(error) if (D::ERRORS.is_absent)(&error) => None,
-                rows => ended_tag(rows?).map_err(|unreadable| {
-                    WorkError::Refused(StoreErrorKind::BadRecord(unreadable.to_string()))
-                })?,
-            })
-        }))
+        }
+        if tags.is_empty() {
+            return Ok(TagPage { records: Vec::new(), next });
+        }
+        let mut records = self.records(&tags).await?;
+        // One in both tables was among the plain tags.
+        records.retain(|record| plain || record.meaning != Err(MeaningError::Twice));
+        Ok(TagPage { records, next })
     }
 }

@@ -2,7 +2,6 @@
 //! silently turn certificate checks off: unknown parameters are refused, and so is a CA in a mode
 //! that does not verify the server. If a certificate's file is missing, the error names the file.
 
-use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -100,11 +99,7 @@ impl Parameters {
     pub(crate) fn check(&self, url: &str) -> Result<(), SettingError> {
         let refuse = |why: String| Err(SettingError::new(why));
         let Ok(url) = Url::parse(url) else { return Ok(()) };
-        let known: Vec<_> = [self.mode]
-            .into_iter()
-            .chain(self.files())
-            .chain(self.others.iter().copied())
-            .collect();
+        let known = [&[self.mode], &self.files()[..], self.others].concat();
         let mut mode = None;
         let mut given = Vec::new();
         for (name, value) in url.query_pairs() {
@@ -183,7 +178,7 @@ impl Parameters {
         let Ok(url) = Url::parse(url) else { return Ok(()) };
         for (name, file) in url.query_pairs() {
             if self.files().contains(&&*name) {
-                let read = std::fs::read(Path::new(&*file));
+                let read = std::fs::read(&*file);
                 // What is no path may be the key itself, at a wrong place.
                 let shown = if file.contains("-----") { "(no path)" } else { &*file };
                 read.map_err(|error| format!("{name} {shown}: {error}"))?;

@@ -5,9 +5,7 @@ use leaf_core::Tag;
 use super::errors;
 use super::file::SqliteFile;
 use crate::Table;
-use crate::sql::dialect::{
-    Dialect, ErrorMeanings, FenceStatements, SettingsStatements, TagStatements,
-};
+use crate::sql::dialect::{Dialect, FenceStatements, Meaning, SettingsStatements, TagStatements};
 use crate::sql::values::{bound, run_statements};
 
 /// SQLite.
@@ -218,7 +216,7 @@ CREATE TABLE leaf_sequence (
     const SERVER_CLOCK: Option<&'static str> = None;
     const TABLE_EXISTS: &'static str =
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
-    const ERRORS: ErrorMeanings = errors::MEANINGS;
+    const MEANING: fn(&sqlx::Error) -> Meaning = errors::meaning;
 
     run_statements!(
         sqlx::Sqlite,

@@ -1,49 +1,29 @@
 //! The meaning of SQLite's result codes (<https://www.sqlite.org/rescode.html>).
 
-use leaf_segment::StoreErrorKind;
+use crate::sql::dialect::Meaning;
 
-use crate::sql::dialect::ErrorMeanings;
-
-/// Classifies the errors of SQLite.
-pub(super) const MEANINGS: ErrorMeanings = ErrorMeanings {
-    kind,
-    // One connection writes at a time.
-    is_conflict: |_| false,
-    is_missing_table,
-    is_existing_table: |_| false,
-    is_missing_column,
-    is_absent: is_missing_table,
-    has_no_connection_left: |_| false,
-};
-
-/// Whether a table is missing: the message says so, SQLite has no code for it.
-fn is_missing_table(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| error.message().starts_with("no such table"))
-}
-
-/// Whether a column is missing: the message says so, SQLite has no code for it.
-fn is_missing_column(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| {
-        error.message().starts_with("no such column")
-            || error.message().contains(" has no column named ")
-    })
-}
-
-/// Returns the kind of store error for an error of SQLite or the driver.
-fn kind(error: &sqlx::Error) -> StoreErrorKind {
+/// What an error of SQLite means. That a table or a column is missing only the message says.
+pub(super) fn meaning(error: &sqlx::Error) -> Meaning {
     let database = match error {
         sqlx::Error::Database(database) => database,
-        sqlx::Error::Configuration(_) => return StoreErrorKind::Refused,
-        _ => return StoreErrorKind::Unavailable,
+        sqlx::Error::Configuration(_) => return Meaning::Refused,
+        _ => return Meaning::Unavailable,
     };
+    let message = database.message();
+    if message.starts_with("no such table") {
+        return Meaning::MissingTable;
+    }
+    if message.starts_with("no such column") || message.contains(" has no column named ") {
+        return Meaning::MissingColumn;
+    }
     if database.is_unique_violation() {
-        return StoreErrorKind::TagExists;
+        return Meaning::Duplicate;
     }
     // The primary code is the low byte of an extended one.
     let code: i32 = database.code().and_then(|code| code.parse().ok()).unwrap_or(0);
     match code & 0xff {
         // BUSY, LOCKED, NOMEM, IOERR, FULL, CANTOPEN
-        5 | 6 | 7 | 10 | 13 | 14 => StoreErrorKind::Unavailable,
-        _ => StoreErrorKind::Refused,
+        5 | 6 | 7 | 10 | 13 | 14 => Meaning::Unavailable,
+        _ => Meaning::Refused,
     }
 }

@@ -56,22 +56,6 @@ pub(super) enum AdminCommand {
     Repair,
 }
 
-impl AdminCommand {
-    /// The record that replaces what is stored, or why the command is refused.
-    fn apply<V>(
-        self,
-        worker: WorkerId,
-        stored: &Stored<V>,
-        settings: &NodeSettings,
-    ) -> Result<WorkerRecord, String> {
-        match self {
-            Self::Release => release(worker, stored, settings),
-            Self::Retire => retire(worker, stored, settings),
-            Self::Repair => repair(worker, stored, settings),
-        }
-    }
-}
-
 fn release<V>(
     worker: WorkerId,
     stored: &Stored<V>,
@@ -158,11 +142,12 @@ impl<S: FenceStore> StoreRules<S> {
         worker: WorkerId,
         settings: NodeSettings,
     ) -> Result<Fence, RegistryError> {
-        let what = match command {
-            AdminCommand::Release => format!("release worker id {worker}"),
-            AdminCommand::Retire => format!("retire worker id {worker}"),
-            AdminCommand::Repair => format!("repair worker id {worker}"),
+        let (verb, apply): (_, fn(_, &_, &_) -> _) = match command {
+            AdminCommand::Release => ("release", release::<S::Version>),
+            AdminCommand::Retire => ("retire", retire),
+            AdminCommand::Repair => ("repair", repair),
         };
+        let what = format!("{verb} worker id {worker}");
         let refuse = |why: String| self.error(RegistryErrorKind::Refused, &what).because(why);
         let (range, greatest) = (self.store.storable(), settings.layout.max_worker().get());
         let greatest = greatest.min(*range.end());
@@ -176,7 +161,7 @@ impl<S: FenceStore> StoreRules<S> {
             if nothing && !self.store.admin_may_create_record() {
                 return Err(refuse("no node has used it".into()));
             }
-            let mut record = command.apply(worker, &stored, &settings).map_err(refuse)?;
+            let mut record = apply(worker, &stored, &settings).map_err(refuse)?;
             if record.fence.state == FenceState::Retired {
                 record.holder = self.store.holder_of_retired(worker, record.holder);
             }

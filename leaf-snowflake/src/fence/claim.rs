@@ -172,8 +172,14 @@ impl<S: FenceStore> StoreRules<S> {
         selection: Selection,
         request: &ClaimRequest,
     ) -> Result<UnixMillis, RegistryErrorKind> {
-        let only_record = self.store.lives_in_state_file();
-        let evidence = RegistryEvidence::new(stored, &self.policy, selection, only_record);
+        let evidence = RegistryEvidence {
+            record: &stored.record,
+            mirror: &stored.mirror,
+            failed_over_at: stored.failed_over_at,
+            policy: &self.policy,
+            selection,
+            only_record: self.store.lives_in_state_file(),
+        };
         first_timestamp(worker, Evidence::Registry(evidence), request)
     }
 

@@ -13,7 +13,7 @@ use leaf_core::{UnixMillis, WorkerId};
 use super::request::check_layout;
 use super::{
     ClaimPolicy, ClaimRequest, Fence, FenceState, JavaMirror, JavaReport, Provenance, RecordState,
-    SavedLease, Stored,
+    SavedLease,
 };
 use crate::RegistryErrorKind;
 
@@ -42,13 +42,13 @@ pub(crate) enum Evidence<'a> {
 /// The registry's data of a worker id, and the policy by which the registry gives worker ids out.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RegistryEvidence<'a> {
-    record: &'a RecordState,
-    mirror: &'a JavaMirror,
-    failed_over_at: Option<UnixMillis>,
-    policy: &'a ClaimPolicy,
-    selection: Selection,
+    pub(super) record: &'a RecordState,
+    pub(super) mirror: &'a JavaMirror,
+    pub(super) failed_over_at: Option<UnixMillis>,
+    pub(super) policy: &'a ClaimPolicy,
+    pub(super) selection: Selection,
     /// Whether the state file is the only record. No other node can then write the record.
-    only_record: bool,
+    pub(super) only_record: bool,
 }
 
 /// How the worker id that is tried was chosen.
@@ -58,24 +58,6 @@ pub(crate) enum Selection {
     Assigned,
     /// It is one of the worker ids that the claim tries in order.
     Candidate,
-}
-
-impl<'a> RegistryEvidence<'a> {
-    pub(crate) const fn new<V>(
-        stored: &'a Stored<V>,
-        policy: &'a ClaimPolicy,
-        selection: Selection,
-        only_record: bool,
-    ) -> Self {
-        Self {
-            record: &stored.record,
-            mirror: &stored.mirror,
-            failed_over_at: stored.failed_over_at,
-            policy,
-            selection,
-            only_record,
-        }
-    }
 }
 
 /// The first instant that the node of `request` may use if it becomes the next holder of `worker`.

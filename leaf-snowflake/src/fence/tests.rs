@@ -64,14 +64,30 @@ fn stored(record: RecordState) -> Stored<()> {
     Stored { record, mirror: JavaMirror::Agrees, version: (), failed_over_at: None }
 }
 
+fn evidence<'a>(
+    stored: &'a Stored<()>,
+    policy: &'a ClaimPolicy,
+    selection: Selection,
+    only_record: bool,
+) -> Evidence<'a> {
+    Evidence::Registry(RegistryEvidence {
+        record: &stored.record,
+        mirror: &stored.mirror,
+        failed_over_at: stored.failed_over_at,
+        policy,
+        selection,
+        only_record,
+    })
+}
+
 fn floor_in(
     stored: &Stored<()>,
     request: &ClaimRequest,
     only_record: bool,
 ) -> Result<UnixMillis, RegistryErrorKind> {
     let policy = ClaimPolicy::default();
-    let evidence = RegistryEvidence::new(stored, &policy, Selection::Candidate, only_record);
-    first_timestamp(WorkerId::new(0), Evidence::Registry(evidence), request)
+    let evidence = evidence(stored, &policy, Selection::Candidate, only_record);
+    first_timestamp(WorkerId::new(0), evidence, request)
 }
 
 fn floor_of(fence: &Fence, request: &ClaimRequest) -> Result<UnixMillis, RegistryErrorKind> {

@@ -37,13 +37,13 @@ impl Keeper {
         // only go on from a usable saved lease, see below. The peers confirm the clock as it was
         // before they were asked, so the doubt is read first.
         let in_doubt = self.shared.clock.in_doubt(self.config.not_before);
-        let claimed = match self.compare_clocks().await? {
+        let claimed = match self.compare_clocks().await {
             Ok(confirmed) => {
                 self.believed = in_doubt.filter(|_| confirmed);
                 self.warn_of_a_new_cluster().await;
                 self.take_worker_id().await
             }
-            Err(unlisted) => Err(unlisted),
+            Err(error) => Err(error),
         };
         match claimed {
             Ok(lease) => self.start(Some(lease)).await,
@@ -106,23 +106,16 @@ impl Keeper {
     }
 
     /// Compares this node's clock with the peers' clocks. Returns `true` if they agree by the
-    /// configured rule, `false` if none answers, and the inner error if the registry cannot list
-    /// the peers. The outer error refuses the clock.
-    async fn compare_clocks(&self) -> Result<Result<bool, SnowflakeError>, SnowflakeError> {
-        match self.config.compare_clocks().await {
-            Ok(None) => {
-                tracing::debug!("no peer answers: the clock is not compared");
-                Ok(Ok(false))
-            }
-            Ok(Some((agreeing, reached))) => {
+    /// configured rule, `false` if none answers.
+    async fn compare_clocks(&self) -> Result<bool, SnowflakeError> {
+        let compared = self.config.compare_clocks().await?;
+        match compared {
+            None => tracing::debug!("no peer answers: the clock is not compared"),
+            Some((agreeing, reached)) => {
                 tracing::info!("the clock agrees with {agreeing} of {reached} peers");
-                Ok(Ok(true))
             }
-            Err(error) => match error.kind() {
-                SnowflakeErrorKind::Registry(_) => Ok(Err(error)),
-                _ => Err(error),
-            },
         }
+        Ok(compared.is_some())
     }
 
     /// Warns an operator if no node of this cluster has used the registry before, but other

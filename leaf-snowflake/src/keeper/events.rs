@@ -5,7 +5,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use super::*;
 use crate::id_clock::Look;
-use crate::peers::{self, Verdict};
+use crate::peers::Agreement;
 
 /// The smallest jump of the ids' clock that is logged: less is ordinary drift.
 const LOGGED_JUMP: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ struct UnderWay {
     /// A request to the registry.
     request: Option<PendingRequest>,
     /// A comparison of the clock with the peers'.
-    comparison: Option<BoxFuture<'static, Result<Verdict, RegistryError>>>,
+    comparison: Option<BoxFuture<'static, Result<Agreement, SnowflakeError>>>,
     /// When the peers may be asked again.
     compare_from: Instant,
     /// A freeze after which the registry has not answered yet.
@@ -48,7 +48,8 @@ enum Event {
     Look(Urgency),
     Report,
     Answer(Box<Answer>),
-    Compared(Result<Verdict, RegistryError>),
+    /// How many peers agree, and how many answered.
+    Compared(Result<Agreement, SnowflakeError>),
     AcceptClock,
 }
 
@@ -98,7 +99,7 @@ impl Keeper {
                     under_way.comparison = None;
                     // A single peer that agrees is not enough: it may have followed the same wrong
                     // source of time.
-                    if let Ok(Verdict::Agrees { agreeing: 2.., .. }) = verdict {
+                    if let Ok(Some((2.., _))) = verdict {
                         shared.accept_clock.notify_one();
                     }
                 }
@@ -155,14 +156,10 @@ impl Keeper {
         let raise_from = may_raise.then_some(ids_clock);
         let look = self.look(&held.sequencer, urgency, raise_from).await;
         let may_ask = under_way.comparison.is_none() && under_way.compare_from <= now;
-        if let (Look::FarAhead, true, Some(peers)) = (look, may_ask, &self.config.peers) {
+        if look == Look::FarAhead && may_ask {
             under_way.compare_from = now + self.config.report_interval;
-            under_way.comparison = Some(Box::pin(peers::compare(
-                Arc::clone(peers),
-                Arc::clone(&self.config.clock),
-                self.config.peer_rule,
-                self.config.max_offset,
-            )));
+            let config = self.config.clone();
+            under_way.comparison = Some(Box::pin(async move { config.compare_clocks().await }));
         }
     }
 

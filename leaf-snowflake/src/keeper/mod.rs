@@ -29,7 +29,7 @@ use crate::shared::{Phase, Shared, Trouble};
 use crate::state_file::{State, StateFile};
 use crate::{
     FenceState, Lease, Provenance, Registry, RegistryError, RegistryErrorKind, Report, SavedLease,
-    SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, StateFileError, UnknownFields,
+    SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, StateFileError,
 };
 
 /// How often the clock is watched and the local ceiling considered.
@@ -127,14 +127,9 @@ impl Keeper {
             None => (None, None),
         };
         let java = JavaCache::of(&config)?;
-        let least_floor = java.and_then(|cache| cache.floor).unwrap_or(UnixMillis::EPOCH);
-        let state = state.unwrap_or_else(|| State {
-            instance: Uuid::new_v4(),
-            pending_claim: None,
-            saved_lease: None,
-            unknown: UnknownFields::default(),
-        });
-        let mut least_floor = least_floor;
+        let mut least_floor = java.and_then(|cache| cache.floor).unwrap_or(UnixMillis::EPOCH);
+        let new = || State { instance: Uuid::new_v4(), ..State::default() };
+        let state = state.unwrap_or_else(new);
         if let (true, Some(saved)) = (registry.lives_in_state_file(), &state.saved_lease) {
             // The state file has room for one lease. So each lease starts at or above the end of
             // the last one, whatever its worker id: else a node that gets another worker id, and

@@ -54,7 +54,7 @@ pub(crate) struct StateFile {
 }
 
 /// The state that the file saves.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
     /// The id of this state file, the same over restarts; a copy gets a new one.
     pub(crate) instance: Uuid,

@@ -11,8 +11,7 @@ fn floor_under(
     stored: &Stored<()>,
     request: &ClaimRequest,
 ) -> Result<UnixMillis, RegistryErrorKind> {
-    let evidence = RegistryEvidence::new(stored, policy, selection, false);
-    first_timestamp(WorkerId::new(0), Evidence::Registry(evidence), request)
+    first_timestamp(WorkerId::new(0), evidence(stored, policy, selection, false), request)
 }
 
 fn written(fence: &Fence) -> Stored<()> {
