@@ -166,7 +166,9 @@ async fn greatest(
         .ok_or_else(|| ConfigError::new("give TABLE.COLUMN, like orders.id"))?;
     let source = stores.source(from, from_file).await?;
     if source.url.to_string().starts_with("etcd") {
-        return Err(ConfigError::new("--from: give the URL of an SQL database").into());
+        return Err(
+            ConfigError::new("give the URL of an SQL database (--from or --from-file)").into()
+        );
     }
     let greatest = source.open.admin.greatest(table, column).await;
     source.open.store.close().await;

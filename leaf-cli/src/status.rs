@@ -68,7 +68,7 @@ struct Shown {
     /// Ids of segments in a second.
     segment_rate: Option<f64>,
     /// How many seconds the stock of segment ids lasts at `segment_rate`; `null` if no ids are
-    /// taken.
+    /// taken, or if the rate is unknown.
     stock_s: Option<f64>,
     /// Snowflake ids in a second.
     snowflake_rate: Option<f64>,

@@ -113,41 +113,80 @@ pub async fn import(
              is no id {gap} above"
         ))
     })?;
-    let unopened = |why: String| {
-        bad(format!(
+    let moved = Moved { tag, to, granted_below, first, refuse: &refuse };
+    moved.follow_key(from, &old, &sealed).await?;
+    moved.open(&sealed).await
+}
+
+/// A tag that is sealed in the old store and must still be opened in the new one.
+struct Moved<'a, R> {
+    tag: &'a Tag,
+    to: &'a dyn TagStore,
+    /// The ids that the old store granted are below this.
+    granted_below: i64,
+    /// The first id of the new store.
+    first: i64,
+    refuse: &'a R,
+}
+
+impl<R: Fn(StoreErrorKind) -> StoreError> Moved<'_, R> {
+    /// A `BadRecord` error with this text.
+    fn bad(&self, why: String) -> StoreError {
+        (self.refuse)(StoreErrorKind::BadRecord(why))
+    }
+
+    /// The error for a tag that is open in neither store.
+    fn unopened(&self, why: String) -> StoreError {
+        self.bad(format!(
             "it is sealed in the old store, and could not be opened in the new one{why}: delete it in the new \
-             store, and make it anew there with {first} as its first id"
+             store, and make it anew there with {} as its first id",
+            self.first
         ))
-    };
-    // An operator may have given the tag a newer key since `make_sealed` copied its meaning, and the
-    // new store must continue with the key that the old store used last.
-    let failed = |error: StoreError| unopened(format!(" ({error})"));
-    if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
-        (from.tag(tag).await.map_err(failed)?, &old.meaning)
-        && now != *made
-    {
-        let update = TagUpdate { meaning: Some(now), ..TagUpdate::of(sealed.clone()) };
-        to.update(&update).await.map_err(failed)?;
     }
-    let unclear = |error: StoreError| {
-        bad(format!(
-            "it is sealed in the old store, which granted ids below {granted_below}, and may or may not be open in the \
-             new one ({error}): import it again. Only if that says that it is not open in the new store, delete it there \
-             and make it anew with {first} as its first id"
-        ))
-    };
-    let opened = to.replace_max_id(tag, sealed.generation(), SEALED, first).await;
-    if opened.map_err(unclear)? {
-        return Ok(first);
+
+    /// Copies the tag's current key to the new store: an operator may have given the tag a newer
+    /// key since `make_sealed` copied its meaning, and the new store must continue with the key
+    /// that the old store used last.
+    async fn follow_key(
+        &self,
+        from: &dyn TagStore,
+        old: &TagRecord,
+        sealed: &TagRecord,
+    ) -> Result<(), StoreError> {
+        let failed = |error: StoreError| self.unopened(format!(" ({error})"));
+        if let (Some(TagRecord { meaning: Ok(now), .. }), Ok(made)) =
+            (from.tag(self.tag).await.map_err(failed)?, &old.meaning)
+            && now != *made
+        {
+            let update = TagUpdate { meaning: Some(now), ..TagUpdate::of(sealed.clone()) };
+            self.to.update(&update).await.map_err(failed)?;
+        }
+        Ok(())
     }
-    let now = to.tag(tag).await.map_err(unclear)?;
-    Err(match now.filter(|now| !now.is_sealed()) {
-        None => unopened(String::new()),
-        Some(_) => bad(format!(
-            "somebody else has opened it in the new store meanwhile: leave it as it is there, if its first id was \
-             {first} or more"
-        )),
-    })
+
+    /// Opens the tag in the new store; returns its first id there.
+    async fn open(&self, sealed: &TagRecord) -> Result<i64, StoreError> {
+        let Self { tag, to, granted_below, first, .. } = self;
+        let unclear = |error: StoreError| {
+            self.bad(format!(
+                "it is sealed in the old store, which granted ids below {granted_below}, and may or may not be open in the \
+                 new one ({error}): import it again. Only if that says that it is not open in the new store, delete it there \
+                 and make it anew with {first} as its first id"
+            ))
+        };
+        let opened = to.replace_max_id(tag, sealed.generation(), SEALED, *first).await;
+        if opened.map_err(unclear)? {
+            return Ok(*first);
+        }
+        let now = to.tag(tag).await.map_err(unclear)?;
+        Err(match now.filter(|now| !now.is_sealed()) {
+            None => self.unopened(String::new()),
+            Some(_) => self.bad(format!(
+                "somebody else has opened it in the new store meanwhile: leave it as it is there, if its first id was \
+                 {first} or more"
+            )),
+        })
+    }
 }
 
 /// Error text: what to do after an import or a deletion was broken off.

@@ -38,7 +38,7 @@ mod open;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres", feature = "etcd"))]
+#[cfg(any(feature = "sql", feature = "etcd"))]
 mod record;
 mod registry_url;
 mod setting;

@@ -194,14 +194,15 @@ impl Access {
     }
 
     /// Reads the file of tokens again, and takes over what is in it and in the configuration.
-    pub(crate) async fn read_again(&self, live: &Live) {
-        let config = Arc::clone(&live.config());
-        let read = {
-            let config = Arc::clone(&config);
-            move || tokens::read(&config)
+    pub(crate) async fn read_again(&self, live: &Arc<Live>) {
+        let live = Arc::clone(live);
+        let read = move || {
+            // Not before its turn: an older configuration must not replace a newer one.
+            let config = Arc::clone(&live.config());
+            Ok((tokens::read(&config)?, config))
         };
         let what = ("tokens_file", "the tokens and roles of before stay in force");
-        self.file.again(what, read, |entries| self.follow(&config, &entries)).await;
+        self.file.again(what, read, |(entries, config)| self.follow(&config, &entries)).await;
     }
 
     /// Replaces the callers and roles. A grant that the new ones no longer contain ends at once,

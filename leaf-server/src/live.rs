@@ -1,4 +1,5 @@
-//! The configuration that requests read. A reload changes its live keys while ids are issued.
+//! The configuration in force, as requests see it. A reload changes its live keys (those that need
+//! no restart) while ids are issued.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -158,7 +158,7 @@ impl Face {
             Self::Redis => &[Next, Take, Describe, Decode, Health, Other],
             #[cfg(feature = "grpc")]
             Self::Grpc => &[Next, Take, Lease, Return, Describe, Decode, Health, Other],
-            Self::Ops => &[Health, Admin, Metrics, Other],
+            Self::Ops => &[Decode, Health, Admin, Metrics, Other],
         }
     }
 }

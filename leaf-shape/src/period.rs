@@ -379,7 +379,7 @@ impl Reset {
     }
 
     /// The first day of an id's period, and the number within the period; `None` for an id that no
-    /// such tag issues.
+    /// tag with this reset issues.
     #[must_use]
     pub fn split(self, id: i64) -> Option<(Day, i64)> {
         let (code, number) = (id / self.capacity(), id % self.capacity());

@@ -338,8 +338,8 @@ impl Command {
         }
     }
 
-    /// Whether the command changes stores, or lists rules of traffic, and cannot run through a
-    /// server.
+    /// Whether the command is refused where a server is named: no server can run it, and it changes
+    /// the stores or lists their rules of traffic.
     pub(crate) const fn changes_stores(&self) -> bool {
         matches!(
             self,

@@ -32,7 +32,7 @@ const TELL: usize = 10_000;
 /// A store is reported if a read takes longer than this.
 const SLOW: Duration = Duration::from_millis(50);
 
-/// What was found in a store or a registry.
+/// What was found in a store, in a registry or on this host.
 #[derive(Debug, Serialize)]
 struct Finding {
     /// The store, the registry, or this host.

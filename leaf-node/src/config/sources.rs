@@ -462,6 +462,8 @@ fn without_value(error: &str) -> String {
     match error.rsplit_once(", expected ").filter(quoted) {
         Some((_, "u8" | "u16" | "u32" | "u64")) => "expected a whole number".into(),
         Some((_, "a boolean")) => "expected true or false".into(),
+        // Of a word from a list: serde also takes a map for an enumeration.
+        Some((_, "string or map")) => "expected a string".into(),
         Some((_, "a map")) => "expected a table of names and numbers".into(),
         Some((_, expected)) => format!("expected {expected}"),
         None => error.into(),

@@ -1,16 +1,19 @@
 //! The segment store `etcd`.
 //!
 //! Invariant: a range counts only if the transaction that took it compared the record's revision
-//! and its value, and succeeded. Revisions do not come back when a key is deleted and made again.
-//! They do come back when a cluster is restored from a snapshot: then the compared value shows that
-//! the record has changed.
+//! and its value, and succeeded. A key that is deleted and made again does not get a revision that
+//! it had before. After a restore of the cluster from a snapshot it may: then the compared value
+//! shows that the record has changed.
 //!
-//! The record of a plain tag is JSON under `/leaf/{name}/segment/{tag}`, that of every other tag,
-//! with its meaning, under `/leaf/{name}/sequence/{tag}`. A name is under one of the two only: the
-//! transaction that makes a tag checks that neither key has a record. A deleted tag leaves a record
-//! behind that remembers what the tag had granted. The store remembers each record as this process
-//! wrote it last, so that a tag that nobody else allocates from costs one round trip; if somebody
-//! else did, the failed transaction returns the new record.
+//! `{name}` is the path of the store's URL, or `leaf`. The record of a plain tag is JSON under
+//! `/leaf/{name}/segment/{tag}`, that of every other tag, with its meaning, under
+//! `/leaf/{name}/sequence/{tag}`. A tag has a record at one of the two keys only: the transaction
+//! that makes a tag checks that each key has no record, or still that of the deleted tag which was
+//! read there. (The record of a deleted tag remembers what the tag had granted.)
+//!
+//! The store remembers each record as this process wrote it last. So an allocation costs one round
+//! trip if no other process has changed the record since then; if one has, the failed transaction
+//! returns the new record.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -316,8 +319,9 @@ impl EtcdStore {
         }
     }
 
-    /// Writes the record if it still has this revision. If another writer was faster, the inner
-    /// error is the current record, if there still is one, so that the next attempt needs no read.
+    /// Writes `record` if the stored one is still `before`: the transaction compares revision and
+    /// value. If another writer was faster, the inner error is the current record, if there still
+    /// is one, so that the next attempt needs no read.
     ///
     /// # Errors
     /// If the answer is missing, or the error is `WentBack`, the record may or may not have been

@@ -14,7 +14,7 @@ use super::{errors, mirror, risks, server_name};
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, FenceStatements, GuardStatements, MarginStatements, Meaning, SettingsStatements,
+    Dialect, ErrorMeaning, FenceStatements, GuardStatements, MarginStatements, SettingsStatements,
     TagStatements, WriterStatements,
 };
 use crate::sql::failover_guard::FailoverGuard;
@@ -448,18 +448,20 @@ CREATE TABLE leaf_sequence (
     // EMPTY_STRING_IS_NULL must be off, too, since the tables cannot be made in it. All three are
     // replaced by STRICT_TRANS_TABLES, which is wanted anyway, and not by '', which may be NULL
     // here: then the whole text would be NULL.
-    const PREPARE: &'static str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+    const PREPARE: Option<&'static str> = Some(
+        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
         SET autocommit = 1, completion_type = 0, \
         sql_mode = CONCAT(REPLACE(REPLACE(REPLACE(@@sql_mode, \
         'EMPTY_STRING_IS_NULL', 'STRICT_TRANS_TABLES'), 'ORACLE', 'STRICT_TRANS_TABLES'), \
         'SIMULTANEOUS_ASSIGNMENT', 'STRICT_TRANS_TABLES'), ',STRICT_TRANS_TABLES'), \
-        innodb_lock_wait_timeout = 1, lock_wait_timeout = 2";
+        innodb_lock_wait_timeout = 1, lock_wait_timeout = 2",
+    );
     const LIMIT_LOCKS: Option<&'static str> =
         Some("SET SESSION innodb_lock_wait_timeout = 10, wait_timeout = 10");
     const SERVER_CLOCK: Option<&'static str> = Some(concat!("SELECT ", now!()));
     const TABLE_EXISTS: &'static str = "SELECT COUNT(*) > 0 FROM information_schema.tables \
                                         WHERE table_schema = DATABASE() AND table_name = ?";
-    const MEANING: fn(&sqlx::Error) -> Meaning = errors::meaning;
+    const ERROR_MEANING: fn(&sqlx::Error) -> ErrorMeaning = errors::meaning;
 
     run_statements!(
         MySql,

@@ -3,35 +3,37 @@
 
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::sql::dialect::Meaning;
+use crate::sql::dialect::ErrorMeaning;
 
 /// What an error of MySQL or MariaDB means.
-pub(super) fn meaning(error: &sqlx::Error) -> Meaning {
+pub(super) fn meaning(error: &sqlx::Error) -> ErrorMeaning {
     match number(error) {
         // ER_LOCK_DEADLOCK, which Galera also returns if another member's transaction came first;
         // ER_TRANSACTION_ROLLBACK_DURING_COMMIT, its equivalent in Group Replication.
-        Some(1213 | 3101) => Meaning::Conflict,
+        Some(1213 | 3101) => ErrorMeaning::Conflict,
         // ER_NO_SUCH_TABLE
-        Some(1146) => Meaning::MissingTable,
+        Some(1146) => ErrorMeaning::MissingTable,
         // ER_TABLE_EXISTS_ERROR
-        Some(1050) => Meaning::ExistingTable,
+        Some(1050) => ErrorMeaning::ExistingTable,
         // ER_TABLEACCESS_DENIED_ERROR. To a user without any right on a table the server gives this
         // error also where the table is missing.
-        Some(1142) => Meaning::Forbidden,
+        Some(1142) => ErrorMeaning::Forbidden,
         // ER_BAD_FIELD_ERROR
-        Some(1054) => Meaning::MissingColumn,
+        Some(1054) => ErrorMeaning::MissingColumn,
         // ER_CON_COUNT_ERROR, ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED
-        Some(1040 | 1203 | 1226) => Meaning::NoConnectionLeft,
+        Some(1040 | 1203 | 1226) => ErrorMeaning::NoConnectionLeft,
         // ER_CANT_AGGREGATE_2COLLATIONS, ER_IMPOSSIBLE_STRING_CONVERSION
-        Some(1267 | 3988) => Meaning::Unencodable,
+        Some(1267 | 3988) => ErrorMeaning::Unencodable,
         // ER_DUP_ENTRY
-        Some(1062) => Meaning::Duplicate,
+        Some(1062) => ErrorMeaning::Duplicate,
         // ER_DATA_OUT_OF_RANGE, ER_WARN_DATA_OUT_OF_RANGE (a narrow column)
-        Some(1690 | 1264) => Meaning::OutOfRange,
+        Some(1690 | 1264) => ErrorMeaning::OutOfRange,
         // Shutdown, node not ready (Galera), lock wait timeout, read-only, interrupted, killed.
-        Some(1047 | 1053 | 1205 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => Meaning::Unavailable,
-        Some(_) => Meaning::Refused,
-        None => Meaning::of_driver(error),
+        Some(1047 | 1053 | 1205 | 1290 | 1317 | 1792 | 1836 | 1927 | 3024) => {
+            ErrorMeaning::Unavailable
+        }
+        Some(_) => ErrorMeaning::Refused,
+        None => ErrorMeaning::of_driver(error),
     }
 }
 

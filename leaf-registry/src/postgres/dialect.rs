@@ -15,7 +15,7 @@ use super::errors;
 use crate::Table;
 use crate::sql::connections::ServerPool;
 use crate::sql::dialect::{
-    Dialect, FenceStatements, GuardStatements, MarginStatements, Meaning, SettingsStatements,
+    Dialect, ErrorMeaning, FenceStatements, GuardStatements, MarginStatements, SettingsStatements,
     TagStatements, WriterStatements,
 };
 use crate::sql::failover_guard::{FailoverGuard, GuardTable};
@@ -370,14 +370,16 @@ CREATE TABLE leaf_sequence (
     const BEGIN: Option<&'static str> = Some("BEGIN ISOLATION LEVEL READ COMMITTED");
     // A range counts when its statement was answered: it must be durable then. A statement whose
     // caller has left must not wait for its lock much longer.
-    const PREPARE: &'static str = "SET lock_timeout = '1500ms'; \
+    const PREPARE: Option<&'static str> = Some(
+        "SET lock_timeout = '1500ms'; \
         SELECT set_config('synchronous_commit', 'on', false) \
-        WHERE current_setting('synchronous_commit') = 'off'";
+        WHERE current_setting('synchronous_commit') = 'off'",
+    );
     const LIMIT_LOCKS: Option<&'static str> =
         Some("SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'");
     const SERVER_CLOCK: Option<&'static str> = Some(concat!("SELECT ", now!()));
     const TABLE_EXISTS: &'static str = "SELECT (to_regclass($1) IS NOT NULL)::int::bigint";
-    const MEANING: fn(&sqlx::Error) -> Meaning = errors::meaning;
+    const ERROR_MEANING: fn(&sqlx::Error) -> ErrorMeaning = errors::meaning;
 
     run_statements!(
         Postgres,

@@ -1,40 +1,40 @@
 //! The meaning of PostgreSQL's SQLSTATE codes
 //! (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 
-use crate::sql::dialect::Meaning;
+use crate::sql::dialect::ErrorMeaning;
 
 /// What an error of PostgreSQL means.
-pub(super) fn meaning(error: &sqlx::Error) -> Meaning {
-    let Some(code) = code(error) else { return Meaning::of_driver(error) };
+pub(super) fn meaning(error: &sqlx::Error) -> ErrorMeaning {
+    let Some(code) = code(error) else { return ErrorMeaning::of_driver(error) };
     match code.as_str() {
         // serialization_failure, deadlock_detected
-        "40001" | "40P01" => Meaning::Conflict,
+        "40001" | "40P01" => ErrorMeaning::Conflict,
         // undefined_table
-        "42P01" => Meaning::MissingTable,
+        "42P01" => ErrorMeaning::MissingTable,
         // duplicate_table; duplicate_object if another transaction makes the table at this moment,
         // since each table has a row type of the same name.
-        "42P07" | "42710" => Meaning::ExistingTable,
+        "42P07" | "42710" => ErrorMeaning::ExistingTable,
         // undefined_column
-        "42703" => Meaning::MissingColumn,
+        "42703" => ErrorMeaning::MissingColumn,
         // insufficient_privilege
-        "42501" => Meaning::Forbidden,
+        "42501" => ErrorMeaning::Forbidden,
         // too_many_connections
-        "53300" => Meaning::NoConnectionLeft,
+        "53300" => ErrorMeaning::NoConnectionLeft,
         // unique_violation; in the catalog, if another transaction makes a table at this moment.
-        "23505" => Meaning::Duplicate,
+        "23505" => ErrorMeaning::Duplicate,
         // numeric_value_out_of_range
-        "22003" => Meaning::OutOfRange,
+        "22003" => ErrorMeaning::OutOfRange,
         // character_not_in_repertoire, untranslatable_character
-        "22021" | "22P05" => Meaning::Unencodable,
+        "22021" | "22P05" => ErrorMeaning::Unencodable,
         // read_only_sql_transaction, lock_not_available; a standby has no write-ahead log position
         // of its own.
-        "25006" | "55P03" | "55000" => Meaning::Unavailable,
+        "25006" | "55P03" | "55000" => ErrorMeaning::Unavailable,
         // Connection exceptions, insufficient resources (disk full, too many connections), operator
         // intervention (shutdown, crash, starting up), system errors.
         code if ["08", "53", "57", "58"].contains(&&code[..2.min(code.len())]) => {
-            Meaning::Unavailable
+            ErrorMeaning::Unavailable
         }
-        _ => Meaning::Refused,
+        _ => ErrorMeaning::Refused,
     }
 }
 

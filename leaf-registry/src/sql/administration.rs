@@ -4,7 +4,7 @@ use leaf_segment::store::StoreFuture;
 use leaf_segment::{StoreError, StoreErrorKind};
 
 use super::connections::{Access, empty_if_absent, run};
-use super::dialect::{Connection, Dialect, Meaning};
+use super::dialect::{Connection, Dialect, ErrorMeaning};
 use super::store::{SETTINGS_COLUMNS, SqlStore};
 use super::values::{Column, Value};
 use crate::administration::Note;
@@ -170,12 +170,13 @@ pub(super) async fn make<D: Dialect>(
         if !table_exists::<D>(connection, table.name).await? {
             match D::run_text(connection, table.statements).await {
                 Ok(()) => made.push(table.name),
-                // Another process has made the table and its rows meanwhile. If the table does not
-                // exist, something else has its name.
+                // Another process has made the table meanwhile, and its rows, or one of them: a row
+                // of the guard that is missing counts as a failover. If the table does not exist,
+                // something else has its name.
                 Err(error)
                     if matches!(
-                        (D::MEANING)(&error),
-                        Meaning::ExistingTable | Meaning::Duplicate
+                        (D::ERROR_MEANING)(&error),
+                        ErrorMeaning::ExistingTable | ErrorMeaning::Duplicate
                     ) && table_exists::<D>(connection, table.name).await? => {}
                 Err(error) => return Err(error),
             }

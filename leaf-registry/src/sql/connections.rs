@@ -15,7 +15,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::{Connection, Database};
 use tokio::time::timeout;
 
-use super::dialect::{Dialect, Meaning};
+use super::dialect::{Dialect, ErrorMeaning};
 use super::failover_guard::FailoverGuard;
 use super::pool::{Checkout, Pool};
 use super::url::{Address, ServerOptions};
@@ -152,10 +152,13 @@ impl<D: Dialect> ServerPool<D> {
             .after_connect(move |connection, _| {
                 let (guard, noted) = (Arc::clone(&guard), Arc::clone(&noted));
                 Box::pin(async move {
-                    let prepared = match D::run_text(connection, D::PREPARE).await {
-                        Ok(()) => D::identify_server(connection, &guard).await,
-                        Err(error) => Err(error),
-                    };
+                    let prepared = async {
+                        if let Some(settings) = D::PREPARE {
+                            D::run_text(connection, settings).await?;
+                        }
+                        D::identify_server(connection, &guard).await
+                    }
+                    .await;
                     *noted.lock().expect("no holder of this lock panics") =
                         prepared.as_ref().err().map(ToString::to_string);
                     prepared
@@ -163,7 +166,9 @@ impl<D: Dialect> ServerPool<D> {
             })
             .connect_lazy_with(options);
         Self {
-            pool: Pool::new(pool, |error| (D::MEANING)(error) == Meaning::NoConnectionLeft),
+            pool: Pool::new(pool, |error| {
+                (D::ERROR_MEANING)(error) == ErrorMeaning::NoConnectionLeft
+            }),
             address,
             last_failure,
         }
@@ -196,13 +201,13 @@ impl<D: Dialect> Connections for ServerPool<D> {
         access: Access,
         result: Result<T, WorkError>,
     ) -> Result<T, WorkError> {
-        use Meaning::{Conflict, Duplicate, OutOfRange, Unencodable};
+        use ErrorMeaning::{Conflict, Duplicate, OutOfRange, Unencodable};
         let in_order = match &result {
             Ok(_) | Err(WorkError::Refused(_)) => true,
             Err(WorkError::Database(error)) => {
                 !matches!(access, Access::Transaction | Access::TransactionThenClose)
                     && matches!(
-                        (D::MEANING)(error),
+                        (D::ERROR_MEANING)(error),
                         Conflict | Duplicate | OutOfRange | Unencodable
                     )
             }
@@ -236,11 +241,11 @@ pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> Store
         WorkError::Refused(kind) => return StoreError::new(kind, operation),
         WorkError::Database(error) => error,
     };
-    let meaning = (D::MEANING)(&error);
+    let meaning = (D::ERROR_MEANING)(&error);
     let kind = meaning.kind();
     let way_out = match meaning {
-        Meaning::MissingTable => "make the table with `leaf-server schema --apply`",
-        Meaning::NoConnectionLeft => {
+        ErrorMeaning::MissingTable => "make the table with `leaf-server schema --apply`",
+        ErrorMeaning::NoConnectionLeft => {
             "raise the server's max_connections, or this user's limit: an idle node holds 2 connections, a busy one up \
              to 18"
         }
@@ -257,7 +262,7 @@ impl<D: Dialect> fmt::Debug for ServerPool<D> {
 
 /// If a column of `leaf_tag_settings` is missing, makes the error say what to do.
 pub(crate) fn explain_missing_column<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
-    if (D::MEANING)(&error) != Meaning::MissingColumn {
+    if (D::ERROR_MEANING)(&error) != ErrorMeaning::MissingColumn {
         return error;
     }
     advised(
@@ -277,7 +282,7 @@ pub(crate) fn empty_if_absent<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {
-        Err(error) if (D::MEANING)(&error).is_absent() => Ok(T::default()),
+        Err(error) if (D::ERROR_MEANING)(&error).is_absent() => Ok(T::default()),
         result => result,
     }
 }
@@ -287,7 +292,7 @@ pub(crate) fn no_row_if_tag_unencodable<D: Dialect, T: Default>(
     result: Result<T, sqlx::Error>,
 ) -> Result<T, sqlx::Error> {
     match result {
-        Err(error) if (D::MEANING)(&error) == Meaning::Unencodable => Ok(T::default()),
+        Err(error) if (D::ERROR_MEANING)(&error) == ErrorMeaning::Unencodable => Ok(T::default()),
         result => result,
     }
 }

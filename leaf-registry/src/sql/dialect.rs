@@ -4,7 +4,7 @@
 //! returned `Ok`, and an allocation computes its range from what its own statement answered.
 //!
 //! The code in this folder also requires that the database accepts `COMMIT` and `ROLLBACK`, sent
-//! unprepared ([`Dialect::run_text`]), and that a duplicate key is [`Meaning::Duplicate`]. If the
+//! unprepared ([`Dialect::run_text`]), and that a duplicate key is [`ErrorMeaning::Duplicate`]. If the
 //! database can fail over, it must also accept `BEGIN`; the dialect must have the tables
 //! `leaf_guard` and `leaf_worker_guard`; and in a segment store its `identify_server` must report
 //! to [`FailoverGuard::found`] whether `leaf_guard` is usable. Each dialect chooses by what
@@ -185,7 +185,7 @@ pub(crate) struct WriterStatements {
 
 /// What an error of a database means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum ErrorMeaning {
     /// The statement lost a conflict with another transaction and was rolled back completely, so
     /// that the connection can be used again.
     Conflict,
@@ -211,7 +211,7 @@ pub(crate) enum Meaning {
     Refused,
 }
 
-impl Meaning {
+impl ErrorMeaning {
     /// The meaning of an error that no server sent.
     pub(crate) const fn of_driver(error: &sqlx::Error) -> Self {
         match error {
@@ -290,7 +290,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     const BEGIN: Option<&'static str>;
     /// Run by [`Dialect::run_text`]. Sets the session variables that Leaf needs on a new connection
     /// of a [`ServerPool`](super::connections::ServerPool).
-    const PREPARE: &'static str = "";
+    const PREPARE: Option<&'static str>;
     /// Run by [`Dialect::run_text`]. Bounds how long a connection waits for locks of others, and
     /// how long it can hold its own if this process or its host dies half-way. `None` where locks
     /// end with the process.
@@ -300,7 +300,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// name -> whether the table exists (1).
     const TABLE_EXISTS: &'static str;
     /// Classifies the errors of the database and of its driver.
-    const MEANING: fn(&sqlx::Error) -> Meaning;
+    const ERROR_MEANING: fn(&sqlx::Error) -> ErrorMeaning;
 
     /// Runs a statement.
     fn execute(
@@ -309,8 +309,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         values: &[Value<'_>],
     ) -> impl Future<Output = Result<<Self::Db as Database>::QueryResult, sqlx::Error>> + Send;
 
-    /// Runs a statement that writes one row. Returns `false` if another writer was faster: the
-    /// statement found no row, or the key exists already.
+    /// Runs a statement that writes under a condition. Returns `false` if it wrote nothing: the
+    /// condition did not hold, or the key exists already. (A joined UPDATE affects two rows, so any
+    /// number of rows counts.)
     fn write(
         connection: &mut Connection<Self>,
         statement: &'static str,
@@ -319,7 +320,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         async move {
             match Self::execute(connection, statement, values).await {
                 Ok(done) => Ok(Self::affected(&done) > 0),
-                Err(error) if (Self::MEANING)(&error) == Meaning::Duplicate => Ok(false),
+                Err(error) if (Self::ERROR_MEANING)(&error) == ErrorMeaning::Duplicate => Ok(false),
                 Err(error) => Err(error),
             }
         }

@@ -1,4 +1,5 @@
-//! Changes of one record, decided on while its row is locked.
+//! Changes of one record, decided on while its row is locked; and `TagStore`, most of whose methods
+//! are such changes.
 //!
 //! Invariant: nobody else changes a record, or its settings, between the moment when it is read
 //! here and the end of the transaction, since every change locks the tag's row first. So a change
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 use super::connections::{
     Access, WorkError, empty_if_absent, explain_missing_column, no_row_if_tag_unencodable, run,
 };
-use super::dialect::{Connection, Dialect, Meaning, TagStatements};
+use super::dialect::{Connection, Dialect, ErrorMeaning, TagStatements};
 use super::store::{
     ALLOC_COLUMNS, OtherServer, SEQUENCE_COLUMNS, SETTINGS_COLUMNS, SqlStore, TRIES, ended_tag,
     operation, records, texts,
@@ -294,7 +295,7 @@ impl<D: Dialect> SqlStore<D> {
             loop {
                 let error = match self.try_change_locked(connection, tag, change).await {
                     Err(WorkError::Database(error))
-                        if (D::MEANING)(&error) == Meaning::Conflict =>
+                        if (D::ERROR_MEANING)(&error) == ErrorMeaning::Conflict =>
                     {
                         error
                     }
@@ -357,7 +358,7 @@ impl<D: Dialect> SqlStore<D> {
         if let Err(error) = settings {
             let sequences = D::fetch(connection, D::SEQUENCE.read, &name, SEQUENCE_COLUMNS).await;
             let error = self.explain_settings(error, sequences.is_ok());
-            if !(D::MEANING)(&error).is_absent() {
+            if !(D::ERROR_MEANING)(&error).is_absent() {
                 return Err(error.into());
             }
         }
@@ -456,7 +457,7 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             let rows = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
             let rows = no_row_if_tag_unencodable::<D, _>(rows);
             Ok(match rows {
-                Err(error) if (D::MEANING)(&error).is_absent() => None,
+                Err(error) if (D::ERROR_MEANING)(&error).is_absent() => None,
                 rows => ended_tag(rows?).map_err(|unreadable| {
                     WorkError::Refused(StoreErrorKind::BadRecord(unreadable.to_string()))
                 })?,

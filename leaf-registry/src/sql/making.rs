@@ -8,7 +8,7 @@ use leaf_segment::store::TagSettings;
 use leaf_segment::{NewTag, StoreErrorKind};
 
 use super::connections::{WorkError, advised, no_row_if_tag_unencodable};
-use super::dialect::{Connection, Dialect, Meaning, TagStatements};
+use super::dialect::{Connection, Dialect, ErrorMeaning, TagStatements};
 use super::store::{ALLOC_COLUMNS, SETTINGS_COLUMNS, SqlStore, ended_tag};
 use super::values::Value;
 
@@ -37,7 +37,7 @@ impl<D: Dialect> SqlStore<D> {
             Ok(_) => {}
             // `leaf_sequence` does not exist: so all tags are plain, and nothing needs to be locked
             // there. If it exists and this user has no right on it, the error is another one.
-            Err(error) if plain && (D::MEANING)(&error) == Meaning::MissingTable => {
+            Err(error) if plain && (D::ERROR_MEANING)(&error) == ErrorMeaning::MissingTable => {
                 Self::end(connection, "ROLLBACK").await?;
                 let read = D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await;
                 // The database of a Java Leaf has no place for a generation.
@@ -95,7 +95,7 @@ impl<D: Dialect> SqlStore<D> {
 
 /// Adds the remedy to the error of a user who may not write `leaf_sequence`.
 fn explain_sequences<D: Dialect>(error: sqlx::Error) -> sqlx::Error {
-    if (D::MEANING)(&error) != Meaning::Forbidden {
+    if (D::ERROR_MEANING)(&error) != ErrorMeaning::Forbidden {
         return error;
     }
     advised(

@@ -29,7 +29,7 @@ use super::connections::{
     Access, Connections, WorkError, advised, empty_if_absent, explain_missing_column,
     no_row_if_tag_unencodable, run,
 };
-use super::dialect::{Connection, Dialect, GuardStatements, Meaning, TagStatements};
+use super::dialect::{Connection, Dialect, ErrorMeaning, GuardStatements, TagStatements};
 use super::failover_guard::FailoverGuard;
 use super::together::Together;
 use super::values::{Cells, Column, Value};
@@ -149,7 +149,7 @@ impl<D: Dialect> SqlStore<D> {
             let statement = if guarded { table.give_back_guarded } else { table.give_back };
             let mut done = D::execute(connection, statement, &values).await;
             if let (Err(error), None) = (&done, generation)
-                && (D::MEANING)(error) == Meaning::MissingTable
+                && (D::ERROR_MEANING)(error) == ErrorMeaning::MissingTable
             {
                 // The database of a Java Leaf, without the table of settings: no record has a
                 // generation.
@@ -181,7 +181,7 @@ impl<D: Dialect> SqlStore<D> {
     /// settings that this user cannot read: the returned error then tells the operator to grant
     /// SELECT or to restore the table.
     pub(super) fn explain_settings(&self, error: sqlx::Error, is_leafs: bool) -> sqlx::Error {
-        let absent = (D::MEANING)(&error).is_absent();
+        let absent = (D::ERROR_MEANING)(&error).is_absent();
         if !absent || !(is_leafs || self.guard.active_margin().is_some()) {
             return explain_missing_column::<D>(error);
         }

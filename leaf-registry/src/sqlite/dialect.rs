@@ -5,7 +5,9 @@ use leaf_core::Tag;
 use super::errors;
 use super::file::SqliteFile;
 use crate::Table;
-use crate::sql::dialect::{Dialect, FenceStatements, Meaning, SettingsStatements, TagStatements};
+use crate::sql::dialect::{
+    Dialect, ErrorMeaning, FenceStatements, SettingsStatements, TagStatements,
+};
 use crate::sql::values::{bound, run_statements};
 
 /// SQLite.
@@ -212,11 +214,12 @@ CREATE TABLE leaf_sequence (
     };
 
     const BEGIN: Option<&'static str> = None;
+    const PREPARE: Option<&'static str> = None;
     const LIMIT_LOCKS: Option<&'static str> = None;
     const SERVER_CLOCK: Option<&'static str> = None;
     const TABLE_EXISTS: &'static str =
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = ?1)";
-    const MEANING: fn(&sqlx::Error) -> Meaning = errors::meaning;
+    const ERROR_MEANING: fn(&sqlx::Error) -> ErrorMeaning = errors::meaning;
 
     run_statements!(
         sqlx::Sqlite,

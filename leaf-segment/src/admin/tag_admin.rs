@@ -593,9 +593,10 @@ fn usable(record: &TagRecord) -> Result<Meaning, TagAdminError> {
 
 /// [`usable`], and refuses a sealed tag.
 fn usable_and_open(record: &TagRecord) -> Result<Meaning, TagAdminError> {
+    let meaning = usable(record)?;
     match record.is_sealed() {
         true => Err(TagAdminError::Conflict(StoreErrorKind::Moved.to_string())),
-        false => usable(record),
+        false => Ok(meaning),
     }
 }
 

@@ -107,8 +107,10 @@ pub(crate) fn join(
     range
 }
 
-/// Marks the tag's task as running until it has announced its end. If it ends earlier, because the
-/// store panics or the generator closes, the waiting requests get no answer.
+/// A guard that the tag's task holds. If the task ends early, because the store panics or the
+/// generator closes, the guard clears `served`, so that the next caller starts a new task, and
+/// drops the waiting requests, so that their callers get an error at once. At an ordinary end it
+/// does nothing.
 struct Serving(Option<Arc<TagState>>);
 
 impl Drop for Serving {

@@ -63,7 +63,8 @@ const ARRIVES: Duration = Duration::from_secs(10);
 /// How many bytes are buffered for one answer. A client may ask for a hundred answers and read
 /// nothing, which costs a hundred times as much.
 const SEND_BUFFER: usize = 4 * 1024;
-/// How long the end of a connection waits for the answers that are being sent.
+/// The interval at which a connection that was asked to end checks whether calls still wait for
+/// their answers. It is closed when none does.
 const LAST_ANSWERS: Duration = Duration::from_millis(300);
 /// The name of the health service.
 const HEALTH: &str = "grpc.health.v1.Health";

@@ -129,6 +129,13 @@ fn not_a_text(error: &TextError) -> Problem {
     }
 }
 
+/// An id that a text stands for.
+#[derive(Serialize)]
+struct Read<'a> {
+    tag: &'a str,
+    id: String,
+}
+
 /// Reads `?tag=`, which must be the only parameter; `None` if it is not given.
 pub(super) fn tag_of(query: Option<&str>) -> Result<Option<&str>, Problem> {
     let query = query.unwrap_or_default();
@@ -148,7 +155,7 @@ pub(super) fn tag_of(query: Option<&str>) -> Result<Option<&str>, Problem> {
 pub(super) fn read_text(handle: &TagHandle, text: &str) -> Result<Reply, Problem> {
     let text = percent_decode_str(text).decode_utf8_lossy();
     let id = handle.read_text(&text).map_err(|error| not_a_text(&error))?;
-    Ok(reply::json(StatusCode::OK, &json!({ "tag": handle.tag().as_str(), "id": id.to_string() })))
+    Ok(reply::json(StatusCode::OK, &Read { tag: handle.tag().as_str(), id: id.to_string() }))
 }
 
 /// A leased range, in its JSON form.
@@ -169,18 +176,34 @@ pub(super) fn tag(caller: &Caller, handle: &TagHandle) -> Reply {
     reply::json(StatusCode::OK, &ids::facts(caller, handle))
 }
 
+/// The description of this server for clients, in JSON form.
+#[derive(Serialize)]
+struct ServerShown<'a> {
+    version: &'static str,
+    zone: Option<&'a str>,
+    /// The share of requests that clients should send to this server, relative to the weights of
+    /// other servers.
+    weight: u32,
+    /// Whether ids can be had now.
+    ready: bool,
+    /// `ready`, `degraded` or `not ready`.
+    state: &'static str,
+    segment: bool,
+    snowflake: bool,
+}
+
 /// `GET /v1/server`: what a client may want to know before it chooses among servers.
 pub(super) fn server(node: &Node) -> Reply {
     let health = node.health_lately();
-    let shown = json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "zone": node.config.zone,
-        "weight": node.live.config().weight,
-        "ready": health.can_answer(),
-        "state": health.state(),
-        "segment": node.ids.segments().is_some(),
-        "snowflake": node.ids.snowflake().is_some(),
-    });
+    let shown = ServerShown {
+        version: env!("CARGO_PKG_VERSION"),
+        zone: node.config.zone.as_deref(),
+        weight: node.live.config().weight,
+        ready: health.can_answer(),
+        state: health.state(),
+        segment: node.ids.segments().is_some(),
+        snowflake: node.ids.snowflake().is_some(),
+    };
     reply::json(StatusCode::OK, &shown)
 }
 

@@ -96,9 +96,10 @@ pub(super) fn increment(input: &[u8]) -> Option<(&str, usize)> {
     Some((tag, end + 2))
 }
 
-/// Reads `*2\r\n$4\r\nINCR\r\n$6\r\norders\r\n`: a count, then each word with its length before it.
-/// Every length is compared with its limit before a byte is waited for, so that a client cannot
-/// make this wait for more than [`LARGEST`] bytes.
+/// Reads an array of words, like `*2\r\n$4\r\nINCR\r\n$6\r\norders\r\n`: a count, then each word
+/// with its length before it. Returns the command's length in bytes, or `None` while a part of it
+/// is missing. A count or a length above its limit is refused as soon as it is read, so that no
+/// client can make the server wait for such a word; [`read`] limits the command as a whole.
 fn read_array(input: &[u8], words: &mut Vec<Range<usize>>) -> Result<Option<usize>, Malformed> {
     words.clear();
     let Some((count, mut at)) = number(input, 1, Malformed::Count)? else { return Ok(None) };

@@ -71,7 +71,6 @@ fn each_command_does_what_its_name_says() {
         (&["CLIENT", "SETINFO", "LIB-NAME", "x"], ok()),
         (&["CONFIG", "GET", "save"], Array(vec![bulk("save"), bulk("")])),
         (&["CONFIG", "GET", "maxmemory"], Array(vec![])),
-        (&["COMMAND", "COUNT"], Integer(21)),
         (&["RESET"], Simple("RESET".into())),
         (&["CLIENT", "GETNAME"], Null),
     ];
@@ -91,7 +90,8 @@ fn each_command_does_what_its_name_says() {
         assert!(info.contains(line), "{info}");
     }
     let Array(commands) = client.command(&["COMMAND"]).unwrap() else { panic!() };
-    assert_eq!(commands.len(), 21);
+    let count = client.command(&["COMMAND", "COUNT"]).unwrap();
+    assert_eq!(count, Integer(commands.len().try_into().unwrap()));
 
     assert_eq!(client.command(&["QUIT"]).unwrap(), ok());
     assert_eq!(client.read().unwrap_err().kind(), ErrorKind::UnexpectedEof);

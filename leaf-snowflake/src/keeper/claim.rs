@@ -55,6 +55,7 @@ impl Keeper {
                     self.shared.set_trouble(Trouble::Registry, away.to_string());
                     self.start(None).await
                 }
+                // Also a clock that the peers refuse: no saved lease overrides that.
                 _ => Err(error),
             },
         }
@@ -107,6 +108,9 @@ impl Keeper {
 
     /// Compares this node's clock with the peers' clocks. Returns `true` if they agree by the
     /// configured rule, `false` if none answers.
+    ///
+    /// # Errors
+    /// The peers refuse this clock, or cannot be listed.
     async fn compare_clocks(&self) -> Result<bool, SnowflakeError> {
         let compared = self.config.compare_clocks().await?;
         match compared {

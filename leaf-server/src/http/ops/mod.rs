@@ -192,10 +192,21 @@ async fn answer(
             _ => change(caller.clone(), asked).await,
         };
     }
+    show(caller, route.to, &parameters, head, body).await
+}
+
+/// Answers `GET` and `HEAD`.
+async fn show(
+    caller: &Caller,
+    to: To,
+    parameters: &[&str],
+    head: &Parts,
+    body: &mut RequestBody,
+) -> Result<Reply, Problem> {
     let query = head.uri.query().unwrap_or_default();
     let node = Arc::clone(caller);
     let decoded = |at: usize| parameters.get(at).map_or(Ok(String::new()), |it| decode(it));
-    match route.to {
+    match to {
         To::Alive => Ok(reply::text(StatusCode::OK, "ok")),
         To::Ready => ready(&node),
         To::Drain | To::Status => Ok(status::show(&node)),

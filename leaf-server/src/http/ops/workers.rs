@@ -68,7 +68,7 @@ pub(super) async fn release(
     asked: &ReleaseWorker,
     dry_run: bool,
 ) -> Result<FreedShown, Problem> {
-    let (registry, worker) = (registry(node)?, self::worker(worker)?);
+    let (worker, registry) = (self::worker(worker)?, registry(node)?);
     if !asked.holder_is_dead {
         return Err(unconfirmed(
             "a holder that lives, or is started again on its data directory while the registry is away, \
@@ -86,7 +86,7 @@ pub(super) async fn retire(
     asked: &RetireWorker,
     dry_run: bool,
 ) -> Result<Value, Problem> {
-    let (registry, worker) = (registry(node)?, self::worker(worker)?);
+    let (worker, registry) = (self::worker(worker)?, registry(node)?);
     if !asked.for_good {
         return Err(unconfirmed(
             "a retired worker id is never used again: set `for_good` where that is meant",
