@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use leaf_core::sequencer::{Refusal, Sequencer};
-use leaf_core::{Health, HealthCode, HealthReason, Layout, UnixMillis, WorkerId};
+use leaf_core::{Field, Health, HealthCode, HealthReason, Layout, UnixMillis, WorkerId};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::fork::ForkGuard;
 use crate::id_clock::IdClock;
 use crate::lease_chain::LeaseSequencer;
-use crate::ticker::Ticker;
+use crate::ticker::{Ticker, Ticking};
 use crate::{SavedLease, SnowflakeConfig, SnowflakeError, SnowflakeErrorKind, SnowflakeView};
 
 /// How many days before the end of the layout's timestamps the health warns of it.
@@ -99,6 +99,29 @@ pub(crate) enum Phase {
     Closed,
 }
 
+impl Ticking for Shared {
+    fn ticker(&self) -> &Ticker {
+        &self.ticker
+    }
+
+    /// The position of the first lease's sequencer; `None` once that lease is closed.
+    fn position(&self) -> Option<u64> {
+        self.first.get()?.position()
+    }
+
+    fn now_nanos(&self) -> Option<u64> {
+        self.clock.now_nanos()
+    }
+
+    fn tick(&self, nanos: u64) -> u64 {
+        Self::tick(self, nanos)
+    }
+
+    fn sequence_bits(&self) -> u32 {
+        self.layout.bits(Field::Sequence)
+    }
+}
+
 impl Shared {
     pub(crate) fn new(config: &SnowflakeConfig) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
@@ -157,13 +180,6 @@ impl Shared {
         self.fork.compare(interval)
     }
 
-    /// The position of the first lease's sequencer; `None` before that lease begins, and once it is
-    /// closed, even if another lease has replaced it.
-    pub(crate) fn position(&self) -> Option<u64> {
-        self.first.get()?.position()
-    }
-
-    /// The tick at this time of the ids' clock.
     #[inline]
     pub(crate) fn tick(&self, nanos: u64) -> u64 {
         self.layout.tick_at(UnixMillis::new(nanos / 1_000_000))

@@ -19,9 +19,6 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use forkguard::atfork::Guard;
-use leaf_core::Field;
-
-use crate::shared::Shared;
 
 /// An interval of 16 us in which at least this many ids were taken is busy. That is 6 M ids a
 /// second.
@@ -35,6 +32,26 @@ const QUIET: u64 = 5_000;
 /// The thread ends after this many quiet milliseconds in a row.
 const QUIET_MILLIS: u32 = 32;
 const MILLI: u64 = 1_000_000;
+
+/// The part of a generator that the thread that writes the tick uses.
+pub(crate) trait Ticking: Send + Sync + 'static {
+    /// The ticker to which the thread writes the tick.
+    fn ticker(&self) -> &Ticker;
+
+    /// The position of the first lease's sequencer; `None` before that lease begins, and once it is
+    /// closed, even if another lease has replaced it.
+    fn position(&self) -> Option<u64>;
+
+    /// The ids' clock in nanoseconds since 1970; `None` while ids are stopped because the wall
+    /// clock is behind.
+    fn now_nanos(&self) -> Option<u64>;
+
+    /// The tick at this time of the ids' clock.
+    fn tick(&self, nanos: u64) -> u64;
+
+    /// How many bits of a position are the sequence.
+    fn sequence_bits(&self) -> u32;
+}
 
 /// The current tick, and the state of the thread that writes it.
 #[derive(Debug, Default)]
@@ -70,7 +87,7 @@ impl Ticker {
     /// Measures the load, and starts the thread after many busy intervals. Called once in an
     /// interval of 16 us. `position` is that of the sequencer. It jumps from one tick to the next,
     /// so that one interval in each tick looks busy even without a load.
-    pub(crate) fn look(&self, interval: u64, position: u64, shared: &Weak<Shared>) {
+    pub(crate) fn look(&self, interval: u64, position: u64, ticking: &Weak<impl Ticking>) {
         let before = self.interval.fetch_max(interval, Ordering::Relaxed);
         // Another caller looked in the same interval, or a later one.
         if before >= interval {
@@ -86,10 +103,10 @@ impl Ticker {
         {
             return;
         }
-        let shared = Weak::clone(shared);
+        let ticking = Weak::clone(ticking);
         let thread = std::thread::Builder::new().name("leaf-ticker".into());
         // Without a thread callers read the clock for each id, and the next high load tries again.
-        if thread.spawn(move || write_ticks(&shared)).is_err() {
+        if thread.spawn(move || write_ticks(&ticking)).is_err() {
             self.busy.store(0, Ordering::Relaxed);
             self.runs.store(false, Ordering::Relaxed);
         }
@@ -105,25 +122,24 @@ impl Ticker {
 
 /// Writes the tick once in each millisecond while there is a load.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, which may sleep")]
-fn write_ticks(shared: &Weak<Shared>) {
+fn write_ticks(ticking: &Weak<impl Ticking>) {
     let (mut before, mut quiet) = (0, 0);
     loop {
         // A generator that was dropped needs no tick.
-        let Some(shared) = shared.upgrade() else { return };
-        let ticker = &shared.ticker;
+        let Some(ticking) = ticking.upgrade() else { return };
+        let ticker = ticking.ticker();
         // A clock that went back stops the ids, and a lease that was closed has none.
-        let (Some(position), Some(now)) = (shared.position(), shared.clock.now_nanos()) else {
+        let (Some(position), Some(now)) = (ticking.position(), ticking.now_nanos()) else {
             return ticker.end();
         };
-        let bits = shared.layout.bits(Field::Sequence);
-        let taken = taken(before, position, ticker.start_below, bits);
+        let taken = taken(before, position, ticker.start_below, ticking.sequence_bits());
         before = position;
         quiet = if taken < QUIET { quiet + 1 } else { 0 };
         if quiet == QUIET_MILLIS {
             return ticker.end();
         }
-        ticker.tick.store(shared.tick(now) + 1, Ordering::Relaxed);
-        drop(shared);
+        ticker.tick.store(ticking.tick(now) + 1, Ordering::Relaxed);
+        drop(ticking);
         std::thread::sleep(Duration::from_nanos(MILLI - now % MILLI));
     }
 }
@@ -150,6 +166,7 @@ mod tests {
 
     use super::*;
     use crate::lease_chain::LeaseSequencer;
+    use crate::shared::Shared;
     use crate::{Identity, SnowflakeConfig, SnowflakeErrorKind};
 
     const START: UnixMillis = UnixMillis::new(1_800_000_000_000);
@@ -205,9 +222,9 @@ mod tests {
         for interval in 1..=u64::from(BUSY_INTERVALS) {
             assert!(!ticker.runs.load(Ordering::Relaxed), "interval {interval}");
             position += BUSY;
-            ticker.look(interval, position, &Weak::new());
-            ticker.look(interval, position + 1, &Weak::new());
-            ticker.look(interval - 1, position + 2, &Weak::new());
+            ticker.look(interval, position, &Weak::<Shared>::new());
+            ticker.look(interval, position + 1, &Weak::<Shared>::new());
+            ticker.look(interval - 1, position + 2, &Weak::<Shared>::new());
         }
         assert!(ticker.runs.load(Ordering::Relaxed));
     }

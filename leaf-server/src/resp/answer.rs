@@ -38,10 +38,11 @@ pub(super) fn answer(
     }
     let command = table::find(name);
     session.answers(command.map_or(Operation::Other, |command| command.operation), 1);
-    let answer = session.in_transaction(name).unwrap_or_else(|| match command {
-        Some(command) => run(&mut Call { session, command, words, input, length }),
-        None => refuse_unknown(session, name),
-    });
+    let answer = match (session.in_transaction(name), command) {
+        (Some(answer), _) => answer.map(|()| Outcome::Done),
+        (None, Some(command)) => run(&mut Call { session, command, words, input, length }),
+        (None, None) => refuse_unknown(session, name),
+    };
     match answer {
         Ok(Outcome::Wait(task)) => {
             session.postpones();

@@ -8,8 +8,10 @@ use std::fmt::Write as _;
 
 use super::codec::repeated;
 use super::command::{Answer, Call, Command, Outcome, Tags};
-use super::reply::{REDIS_VERSION, Replies};
+use super::reply::{REDIS_VERSION, Replies, Version};
+use super::session::Refusal;
 use crate::metrics::Operation;
+use crate::refusal::Reason;
 
 /// The settings of a Redis that is as durable as Leaf; redis-benchmark asks for them.
 const CONFIG: [(&str, &str); 2] = [("save", ""), ("appendonly", "yes")];
@@ -146,4 +148,112 @@ fn document<'a>(to: &mut Replies, commands: impl Iterator<Item = &'a Command> + 
         let usage = format!("{} Usage: {} {}", command.summary, command.name, command.usage);
         to.pairs(&[("summary", usage.trim_end()), ("since", "1.0.0"), ("group", "generic")]);
     }
+}
+
+/// `AUTH [name] token`; with `redis.password` as the token, the name is `default`. A wrong
+/// token changes nothing.
+pub(super) fn authenticate(call: &mut Call<'_>) -> Answer {
+    let last = call.len() - 1;
+    let (name, token) = ((last == 2).then(|| call.word(1)), call.word(last));
+    let config = call.session.client.node().live.config();
+    if config.redis.password.is_none() && config.tokens_file().is_none() && name.is_none() {
+        return Err(Refusal::new(
+            Reason::BadToken,
+            "ERR",
+            "AUTH <password> called without any password configured: redis.password is not set",
+        ));
+    }
+    drop(config);
+    call.session.check(name, token)?;
+    call.ok()
+}
+
+/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol. The
+/// version changes only if all options are right; a right password takes effect even if another
+/// option is wrong.
+pub(super) fn hello(call: &mut Call<'_>) -> Answer {
+    let version = match call.word(1) {
+        _ if call.len() == 1 => call.session.replies.version,
+        b"2" => Version::Two,
+        b"3" => Version::Three,
+        _ => {
+            let text = "unsupported protocol version: there are 2 and 3";
+            return Err(Refusal::new(Reason::BadRequest, "NOPROTO", text));
+        }
+    };
+    let mut name = None;
+    let mut at = 2;
+    while at < call.len() {
+        if call.is(at, "AUTH") && at + 2 < call.len() {
+            call.session.check(Some(call.word(at + 1)), call.word(at + 2))?;
+            at += 3;
+        } else if call.is(at, "SETNAME") && at + 1 < call.len() {
+            name = Some(call.word(at + 1));
+            at += 2;
+        } else {
+            let option = repeated(call.word(at));
+            return Err(format!("syntax error in HELLO option '{option}'").into());
+        }
+    }
+    if !call.session.is_authenticated() {
+        return Err(Refusal::new(
+            Reason::Unauthorized,
+            "NOAUTH",
+            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+             AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
+             protocol version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        call.session.set_name(name)?;
+    }
+    let number = call.session.number;
+    let to = call.to();
+    to.version = version;
+    to.map(7);
+    to.pairs(&[("server", "leaf"), ("version", REDIS_VERSION)]);
+    to.bulk(b"proto");
+    to.integer(if version == Version::Two { 2 } else { 3 });
+    to.bulk(b"id");
+    to.integer(number);
+    to.pairs(&[("mode", "standalone"), ("role", "master")]);
+    to.bulk(b"modules");
+    to.array(0);
+    Ok(Outcome::Done)
+}
+
+/// `RESET`: puts the connection into its first state, in which the client has shown no token.
+pub(super) fn reset(call: &mut Call<'_>) -> Answer {
+    call.session.client.forget();
+    call.session.name.clear();
+    call.to().version = Version::Two;
+    call.to().simple("RESET");
+    Ok(Outcome::Done)
+}
+
+/// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`: what client libraries send when
+/// they connect.
+pub(super) fn client(call: &mut Call<'_>) -> Answer {
+    let what = call.word(1).to_ascii_uppercase();
+    let (length, name) = (call.len(), call.word(2));
+    let session = &mut *call.session;
+    match (&what[..], length) {
+        (b"ID", 2) => session.replies.integer(session.number),
+        (b"GETNAME", 2) if session.name.is_empty() => session.replies.null(),
+        (b"GETNAME", 2) => session.replies.bulk(session.name.as_bytes()),
+        (b"SETNAME", 3) => {
+            session.set_name(name)?;
+            return call.ok();
+        }
+        // Libraries tell their name and version here. Nobody asks for it.
+        (b"SETINFO", 4) => return call.ok(),
+        _ => {
+            let what = repeated(&what);
+            return Err(format!(
+                "unknown subcommand or wrong number of arguments for '{what}': there are CLIENT ID, GETNAME, \
+                 SETNAME name and SETINFO name value"
+            ).into());
+        }
+    }
+    Ok(Outcome::Done)
 }

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use leaf_node::tokens::REDIS_USER;
 use tokio::time::Instant;
 
-use super::codec::{repeated, text};
-use super::command::{Answer, Call, Outcome};
-use super::reply::{REDIS_VERSION, Replies, Version};
+use super::codec::text;
+use super::reply::{Replies, Version};
 use crate::caller::Client;
 use crate::metrics::Operation;
 use crate::refusal::{Face, Reason};
@@ -32,9 +31,9 @@ pub(super) struct Session {
     /// do not count.
     answered: [i32; Operation::ALL.len()],
     /// The name that the client has given the connection; empty at first.
-    name: String,
+    pub(super) name: String,
     /// The answer to `CLIENT ID`, which differs for every connection of this process.
-    number: i64,
+    pub(super) number: i64,
 }
 
 /// Why a command is refused. A text alone converts to a refusal with the reason `BadRequest`.
@@ -129,7 +128,7 @@ impl Session {
     /// Refuses `MULTI` and the commands after it up to `EXEC` or `DISCARD`, which the client may
     /// have sent already: ids that they took would be lost with the transaction. `None` if `name`
     /// is none of these commands.
-    pub(super) fn in_transaction(&mut self, name: &[u8]) -> Option<Answer> {
+    pub(super) fn in_transaction(&mut self, name: &[u8]) -> Option<Result<(), Refusal>> {
         let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
         if is(b"RESET") || is(b"QUIT") {
             self.in_refused_transaction = false;
@@ -147,7 +146,7 @@ impl Session {
             ("EXECABORT", "Transaction discarded: Leaf has none")
         } else if is(b"DISCARD") {
             self.replies.simple("OK");
-            return Some(Ok(Outcome::Done));
+            return Some(Ok(()));
         } else {
             self.in_refused_transaction = true;
             ("ERR", "MULTI was refused: send EXEC or DISCARD")
@@ -156,7 +155,7 @@ impl Session {
     }
 
     /// Authenticates the client, or says that name and token are not right.
-    fn check(&mut self, name: Option<&[u8]>, token: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn check(&mut self, name: Option<&[u8]>, token: &[u8]) -> Result<(), Refusal> {
         // As in Redis, whose user `default` may have no password.
         let names_nobody = name == Some(REDIS_USER.as_bytes())
             && self.client.node().live.config().redis.password.is_none();
@@ -175,7 +174,7 @@ impl Session {
     }
 
     /// Names the connection. The same characters are refused as in Redis.
-    fn set_name(&mut self, name: &[u8]) -> Result<(), String> {
+    pub(super) fn set_name(&mut self, name: &[u8]) -> Result<(), String> {
         let fits = name.len() <= LONGEST_NAME && name.iter().all(u8::is_ascii_graphic);
         if !fits {
             return Err(format!(
@@ -186,112 +185,4 @@ impl Session {
         text(name)?.clone_into(&mut self.name);
         Ok(())
     }
-}
-
-/// `AUTH [name] token`; with `redis.password` as the token, the name is `default`. A wrong
-/// token changes nothing.
-pub(super) fn authenticate(call: &mut Call<'_>) -> Answer {
-    let last = call.len() - 1;
-    let (name, token) = ((last == 2).then(|| call.word(1)), call.word(last));
-    let config = call.session.client.node().live.config();
-    if config.redis.password.is_none() && config.tokens_file().is_none() && name.is_none() {
-        return Err(Refusal::new(
-            Reason::BadToken,
-            "ERR",
-            "AUTH <password> called without any password configured: redis.password is not set",
-        ));
-    }
-    drop(config);
-    call.session.check(name, token)?;
-    call.ok()
-}
-
-/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`: chooses the version of the protocol. The
-/// version changes only if all options are right; a right password takes effect even if another
-/// option is wrong.
-pub(super) fn hello(call: &mut Call<'_>) -> Answer {
-    let version = match call.word(1) {
-        _ if call.len() == 1 => call.session.replies.version,
-        b"2" => Version::Two,
-        b"3" => Version::Three,
-        _ => {
-            let text = "unsupported protocol version: there are 2 and 3";
-            return Err(Refusal::new(Reason::BadRequest, "NOPROTO", text));
-        }
-    };
-    let mut name = None;
-    let mut at = 2;
-    while at < call.len() {
-        if call.is(at, "AUTH") && at + 2 < call.len() {
-            call.session.check(Some(call.word(at + 1)), call.word(at + 2))?;
-            at += 3;
-        } else if call.is(at, "SETNAME") && at + 1 < call.len() {
-            name = Some(call.word(at + 1));
-            at += 2;
-        } else {
-            let option = repeated(call.word(at));
-            return Err(format!("syntax error in HELLO option '{option}'").into());
-        }
-    }
-    if !call.session.is_authenticated() {
-        return Err(Refusal::new(
-            Reason::Unauthorized,
-            "NOAUTH",
-            "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
-             AUTH <user> <pass> option can be used to authenticate the client and select the RESP \
-             protocol version at the same time",
-        ));
-    }
-    if let Some(name) = name {
-        call.session.set_name(name)?;
-    }
-    let number = call.session.number;
-    let to = call.to();
-    to.version = version;
-    to.map(7);
-    to.pairs(&[("server", "leaf"), ("version", REDIS_VERSION)]);
-    to.bulk(b"proto");
-    to.integer(if version == Version::Two { 2 } else { 3 });
-    to.bulk(b"id");
-    to.integer(number);
-    to.pairs(&[("mode", "standalone"), ("role", "master")]);
-    to.bulk(b"modules");
-    to.array(0);
-    Ok(Outcome::Done)
-}
-
-/// `RESET`: puts the connection into its first state, in which the client has shown no token.
-pub(super) fn reset(call: &mut Call<'_>) -> Answer {
-    call.session.client.forget();
-    call.session.name.clear();
-    call.to().version = Version::Two;
-    call.to().simple("RESET");
-    Ok(Outcome::Done)
-}
-
-/// `CLIENT ID | GETNAME | SETNAME name | SETINFO name value`: what client libraries send when
-/// they connect.
-pub(super) fn client(call: &mut Call<'_>) -> Answer {
-    let what = call.word(1).to_ascii_uppercase();
-    let (length, name) = (call.len(), call.word(2));
-    let session = &mut *call.session;
-    match (&what[..], length) {
-        (b"ID", 2) => session.replies.integer(session.number),
-        (b"GETNAME", 2) if session.name.is_empty() => session.replies.null(),
-        (b"GETNAME", 2) => session.replies.bulk(session.name.as_bytes()),
-        (b"SETNAME", 3) => {
-            session.set_name(name)?;
-            return call.ok();
-        }
-        // Libraries tell their name and version here. Nobody asks for it.
-        (b"SETINFO", 4) => return call.ok(),
-        _ => {
-            let what = repeated(&what);
-            return Err(format!(
-                "unknown subcommand or wrong number of arguments for '{what}': there are CLIENT ID, GETNAME, \
-                 SETNAME name and SETINFO name value"
-            ).into());
-        }
-    }
-    Ok(Outcome::Done)
 }

@@ -1,7 +1,7 @@
 //! The commands: the words and the function of each, and what clients are told of it.
 
 use super::command::{Command, Run, Tags};
-use super::{commands, info, session};
+use super::{commands, info};
 use crate::metrics::Operation;
 
 /// No limit on the number of arguments.
@@ -57,18 +57,18 @@ pub(super) const COMMANDS: &[Command] = &[
         .told("[text]", "PONG, or the text.")
         .asks(Operation::Health),
     command("ECHO", (2, 2), info::echo).told("text", "The text."),
-    command("AUTH", (2, 3), session::authenticate)
+    command("AUTH", (2, 3), info::authenticate)
         .told("[name] token", "Shows redis.password, or a token and whose it is.")
         .open(),
-    command("HELLO", (1, ANY), session::hello)
+    command("HELLO", (1, ANY), info::hello)
         .told("[2|3 [AUTH name token] [SETNAME name]]", "Chooses the version of the protocol.")
         .open(),
     command("SELECT", (2, 2), info::select).told("0", "There is one database."),
-    command("RESET", (1, 1), session::reset)
+    command("RESET", (1, 1), info::reset)
         .told("", "Makes the connection as it was at its beginning.")
         .open(),
     command("QUIT", (1, 1), info::quit).told("", "Ends the connection.").open(),
-    command("CLIENT", (2, ANY), session::client).told(
+    command("CLIENT", (2, ANY), info::client).told(
         "ID | GETNAME | SETNAME name | SETINFO name value",
         "What the server knows of this connection.",
     ),
