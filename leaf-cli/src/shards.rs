@@ -27,7 +27,7 @@ struct Shown {
     /// The place of the store by the configuration.
     configured: String,
     /// The places that the store has on record, the newest first, or why they cannot be read;
-    /// `None` if there are none.
+    /// `None` if the store has no place on record.
     remembered: Option<String>,
 }
 

@@ -82,7 +82,7 @@ pub enum RulesError {
     /// The text is damaged, or was written by hand.
     #[error("the rules of traffic cannot be read ({0})")]
     Damaged(String),
-    /// There are so many rules that their text is too long for the store.
+    /// The text of all rules is longer than a store can hold. The value is its length in bytes.
     #[error(
         "there are too many rules: their text has {0} bytes, and 2000 fit; `leaf allow` takes one away"
     )]

@@ -21,7 +21,7 @@ pub(crate) struct Traffic {
     /// Whether the rules were read from the store since the start, or the store cannot show any.
     /// Until then no ids of tags are issued: the tags may be cut.
     known: SetOnce<()>,
-    /// `false` only if the rules are known, and there are none.
+    /// Whether a request must look at the rules: there are some, or they were not read yet.
     some: AtomicBool,
     table: ArcSwap<Table>,
     /// The error of the last reading, if the stored text is not valid rules.

@@ -1,10 +1,9 @@
 //! One SQLite file, for segments and for worker ids.
 //!
-//! Invariant: a write counts only after its commit was answered. That is after COMMIT, or, if one
-//! statement is a transaction of its own, after all rows that it returns were read. Whoever reads
-//! only the first row of an `UPDATE … RETURNING` does not see that the commit then fails on a full
-//! disk. With WAL and
-//! `synchronous=FULL` an answered commit is on the disk.
+//! Invariant: a write counts only after its commit was answered: by the answer to `COMMIT`, or, for
+//! a statement outside of a transaction, by the end of its rows. (A caller that stops after the
+//! first row of an `UPDATE … RETURNING` would not see that the commit fails, as on a full disk.)
+//! With WAL and `synchronous=FULL` an answered commit is on the disk.
 //!
 //! SQLite continues to use a file that was removed or renamed, while the next process opens another
 //! file at the same path: both would grant the same ids. So nothing counts unless the paths of the

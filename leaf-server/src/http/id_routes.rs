@@ -86,8 +86,7 @@ pub(super) fn at_once<B>(caller: &Caller, request: &Request<B>) -> Option<Reply>
     ids::snowflake_at_once(caller).map(reply::id)
 }
 
-/// Returns `key` if it is the name of a tag as it stands: not empty, and without percent-encoding.
-/// Else returns `None`.
+/// Returns `key` unchanged if it needs no percent-decoding; `None` if it does, or is empty.
 fn undecoded_key(key: &str) -> Option<&str> {
     (!key.is_empty() && !key.contains('%')).then_some(key)
 }
