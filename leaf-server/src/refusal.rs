@@ -163,6 +163,14 @@ impl Face {
     }
 }
 
+impl Reason {
+    /// Whether the same request may succeed a second later. Not so for [`Self::Unclear`]: whether a
+    /// change was made must not be found out by making it again.
+    pub(crate) fn is_passing(self) -> bool {
+        self.word() == Self::Unavailable.word() || self == Self::TooFast
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())

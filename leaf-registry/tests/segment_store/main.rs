@@ -1,6 +1,7 @@
 //! One conformance suite for every segment store, on the real database.
 //!
-//! A new backend is one more line in `backends!` and one function that makes an empty store.
+//! A new backend is a name in each `backends!`, and in `fixture.rs` a function that makes an empty
+//! store and a variant of `Database` and of `Server`.
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod etcd_back;

@@ -68,7 +68,7 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
     };
     let text = text.into();
     let mut details = ErrorDetails::with_error_info(reason.word(), DOMAIN, HashMap::new());
-    if reason.word() == Reason::Unavailable.word() || reason == Reason::TooFast {
+    if reason.is_passing() {
         details.set_retry_info(Some(AGAIN));
     }
     let mut status = Status::with_error_details(code, text, details);

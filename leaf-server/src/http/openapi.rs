@@ -1,9 +1,12 @@
-//! Tests that docs/openapi.yaml has the routes of both listeners, and no others.
+//! Tests that docs/openapi.yaml has the routes of both listeners, and it and docs/operations.md the
+//! reasons for refusals, and no others.
 
 use std::collections::BTreeSet;
 
+use super::problem::Problem;
 use super::routes::Route;
 use super::{id_routes, ops};
+use crate::refusal::Reason;
 
 /// The method and path of each route in a table, as in `GET /v1/tags/{tag}`.
 fn of_table<T>(routes: &[Route<T>]) -> impl Iterator<Item = String> {
@@ -24,4 +27,35 @@ fn the_document_has_the_routes_and_no_others() {
     });
     let routes = of_table(id_routes::ROUTES).chain(of_table(ops::ROUTES));
     assert_eq!(documented.collect::<BTreeSet<_>>(), routes.collect());
+}
+
+#[test]
+fn the_documents_have_the_reasons_and_no_others() {
+    let of_reason = |reason: &Reason| match *reason {
+        // Only gRPC has it.
+        Reason::NoSuchCall => (reason.word(), String::new()),
+        reason => (reason.word(), Problem::new(reason, "").status().as_u16().to_string()),
+    };
+    let reasons: BTreeSet<_> = Reason::ALL.iter().map(of_reason).collect();
+
+    let operations = include_str!("../../../docs/operations.md");
+    let table =
+        operations.lines().skip_while(|line| *line != "| reason | HTTP | meaning |").skip(2);
+    let of_row = |row: &'static str| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        (cells[1].trim_matches('`'), cells[2].to_owned())
+    };
+    let documented: BTreeSet<_> =
+        table.take_while(|row| row.starts_with('|')).map(of_row).collect();
+    assert_eq!(documented, reasons);
+
+    let document: serde_json::Value =
+        serde_saphyr::from_str(include_str!("../../../docs/openapi.yaml")).unwrap();
+    let described =
+        document["components"]["schemas"]["Problem"]["properties"]["type"]["description"]
+            .as_str()
+            .unwrap();
+    let listed: BTreeSet<_> = described.split_once("one of ").unwrap().1.split(", ").collect();
+    let of_http = reasons.iter().filter(|(_, status)| !status.is_empty());
+    assert_eq!(listed, of_http.map(|(word, _)| *word).collect());
 }

@@ -178,8 +178,7 @@ impl Problem {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        // Of what may have been done the client must not make sure by doing it again.
-        if word == Reason::Unavailable.word() || self.reason == Reason::TooFast {
+        if self.reason.is_passing() {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         // RFC 6750, section 3.

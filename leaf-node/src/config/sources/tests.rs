@@ -137,6 +137,7 @@ fn every_documented_key_exists_with_its_default() {
         if let Some(written) = written {
             assert_eq!(cells[4], format!("`{written}`"), "{key}");
         }
+        assert_eq!(row.contains("Live"), live_keys().contains(&key), "{key}: \"Live\"");
     }
 }
 
