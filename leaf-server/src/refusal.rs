@@ -52,7 +52,8 @@ words! {
     NoRanges => "no-ranges",
     /// The request asks for a lease or a stream of a tag in strict order.
     StrictOrder => "strict-order",
-    /// The tag, or its current period, has no more numbers.
+    /// The tag, or its current period, has no more numbers; or its family has as many members as it
+    /// may have.
     Exhausted => "exhausted",
     /// The layout's timestamps are used up.
     EndOfTime => "end-of-time",
@@ -164,9 +165,9 @@ impl Face {
 }
 
 impl Reason {
-    /// Whether the same request may succeed a second later. Not so for [`Self::Unclear`]: whether a
-    /// change was made must not be found out by making it again.
-    pub(crate) fn is_passing(self) -> bool {
+    /// Whether the client is told to try again in a second. Not after [`Self::Unclear`] and
+    /// [`Self::HalfDeleted`], although their status is 503: something may have been changed already.
+    pub(crate) fn is_transient(self) -> bool {
         self.word() == Self::Unavailable.word() || self == Self::TooFast
     }
 }

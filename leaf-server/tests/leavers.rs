@@ -204,21 +204,22 @@ fn leave_again_and_again(tap: SocketAddr, redis: SocketAddr, paths: &[&str], cal
         let mut stream = client.into_stream();
         stream.write_all(requests.as_bytes()).unwrap();
         moment();
-        match round % 4 {
+        match round % 8 {
             // Only says no more, and reads nothing for a while.
-            1 => {
+            1 | 5 => {
                 stream.shutdown(Shutdown::Write).unwrap();
                 silent.push(stream);
             }
             // Closed with answers unread, or before they came: both end in a reset, the latter when
             // the first answer arrives.
-            _ if round % 8 == 2 => drop(stream),
+            2 => drop(stream),
             _ => reset(stream),
         }
     }
 }
 
-/// Closes a connection with a reset, which the proxy sees at once, however busy the machine is.
+/// Closes a connection with a reset, which the tap always notices: after a plain close, on a busy
+/// machine, it may have passed on all answers before.
 fn reset(client: std::net::TcpStream) {
     set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
 }
@@ -307,19 +308,23 @@ fn ids_of_clients_that_left_are_issued_to_nobody_else() {
 
         let mut sent = runtime.block_on(tap.all_sent());
         sent.extend(runtime.block_on(redis.all_sent()));
-        let (ledger, mut unread) = (Ledger::default(), 0);
+        let (ledger, mut to_leavers) = (Ledger::default(), 0);
         for (number, sent) in sent.iter().enumerate() {
             let issuer: Arc<str> = format!("connection {number}, left: {}", sent.left).into();
             let ids = ids(&sent.bytes);
             ids.iter().for_each(|id| ledger.record(&issuer, *id));
-            unread += if sent.left { ids.len() } else { 0 };
+            to_leavers += if sent.left { ids.len() } else { 0 };
         }
         let left = sent.iter().filter(|sent| sent.left).count();
-        println!("{tag}: {left} of {} connections were left, with {unread} ids sent", sent.len());
+        println!(
+            "{tag}: {left} of {} connections were left, with {to_leavers} ids sent",
+            sent.len()
+        );
         assert_eq!(sent.len(), LEAVERS * ROUNDS + 1 + 20);
         // Seven rounds of each client end with `reset`.
         assert!(left >= LEAVERS * 7, "only {left} clients left early");
-        assert!(unread >= LEAVERS * ROUNDS * 4, "only {unread} ids were sent to them");
+        // Of 64 `drop`s nearly each leaves a list of 50 ids unread.
+        assert!(to_leavers >= LEAVERS * ROUNDS, "only {to_leavers} ids were sent to them");
         ledger.expect_at_least(LEAVERS * ROUNDS * 4);
         if strict {
             calls.expect_strict_order(LEAVERS * ROUNDS / 2 + 200);

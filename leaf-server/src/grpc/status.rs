@@ -68,7 +68,7 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
     };
     let text = text.into();
     let mut details = ErrorDetails::with_error_info(reason.word(), DOMAIN, HashMap::new());
-    if reason.is_passing() {
+    if reason.is_transient() {
         details.set_retry_info(Some(AGAIN));
     }
     let mut status = Status::with_error_details(code, text, details);
@@ -80,4 +80,18 @@ pub(super) fn refused(reason: Reason, text: impl Into<String>) -> Status {
 pub(super) fn reason_of<B>(answer: &Response<B>) -> Option<Reason> {
     let status = answer.extensions().get::<Status>()?;
     status.source()?.downcast_ref().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_says_try_again_if_the_details_do() {
+        for reason in Reason::ALL {
+            let code = refused(*reason, "").code();
+            let again = matches!(code, Code::Unavailable | Code::ResourceExhausted);
+            assert_eq!(again, reason.is_transient(), "{reason}");
+        }
+    }
 }

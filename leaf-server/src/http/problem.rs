@@ -178,7 +178,7 @@ impl Problem {
         if let Some(allow) = self.allow {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
-        if self.reason.is_passing() {
+        if self.reason.is_transient() {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         // RFC 6750, section 3.
