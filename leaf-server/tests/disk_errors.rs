@@ -116,7 +116,8 @@ fn ids_flow_on_a_disk_that_is_slower_than_reports() {
     }
     longest = longest.max(last.elapsed());
     assert!(longest < Duration::from_secs(3), "no id for {longest:?}");
-    ledger.expect_at_least(1000);
+    // Many more than syncs. How many more depends on how busy the machine is.
+    ledger.expect_at_least(100);
 }
 
 /// W-28: an operator releases the worker id of a node that is alive but cannot write. The node is

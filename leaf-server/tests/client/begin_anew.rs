@@ -135,11 +135,13 @@ print(ids.next_id())
                      ids.beginAnew();
                      System.out.println(next(ids));
                  }}
-                 // On a busy machine the first request of a new JVM takes longer than the deadline.
+                 // On a busy machine the first request of a new JVM takes longer than the deadline. After a
+                 // failure the cache asks no server for a moment, so that this waits, too.
                  static long next(RangeCache ids) throws Exception {{
                      for (int tries = 0; ; tries++) {{
                          try {{ return ids.nextId(); }}
                          catch (IllegalStateException late) {{ if (tries == 20) throw late; }}
+                         Thread.sleep(250);
                      }}
                  }}
              }}"
