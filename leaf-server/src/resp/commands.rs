@@ -17,6 +17,10 @@ use crate::ids::{self, IdError};
 /// order, the ids of all equal calls that came together are taken at once.
 pub(super) fn increment(call: &mut Call<'_>) -> Answer {
     let tag = call.text(1)?;
+    if let Some(Some(id)) = ids::known(call.caller(), tag, TagHandle::try_next) {
+        call.to().integer(id.get());
+        return Ok(Outcome::Done);
+    }
     let most = ids::known(call.caller(), tag, |handle| {
         (handle.meaning().order == Order::Strict).then(|| handle.max_take())
     });

@@ -134,9 +134,9 @@ impl<S: Stream> Connection<S> {
         buffers::provide(&mut self.session.replies.bytes);
         while goes_on {
             let input = &self.input[at..];
-            let several = answer::increment_several(&mut self.session, input);
-            if several > 0 {
-                at += several;
+            let length = answer::increments(&mut self.session, input);
+            if length > 0 {
+                at += length;
                 rest_arrived(&mut self.rest_pending, &self.control);
                 self.send_if_many().await?;
                 continue;
