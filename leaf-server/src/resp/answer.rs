@@ -94,7 +94,9 @@ pub(super) fn increments(session: &mut Session, input: &[u8]) -> usize {
     }
 }
 
-/// Answers `INCR tag`, which has `length` bytes, and the equal commands that follow it.
+/// Answers `INCR tag`, which has `length` bytes, and the equal commands that follow it, with ids in
+/// memory. Returns how many bytes the answered commands have; 0 if no id is in memory, or the caller
+/// gets none. [`Session::is_open`] must have been called before: it looks the caller up.
 fn increment(session: &mut Session, tag: &str, input: &[u8], length: usize) -> usize {
     let Session { client, replies, .. } = session;
     let take = |handle: &TagHandle| handle.try_take(equal_commands(input, length));
@@ -109,6 +111,8 @@ fn increment(session: &mut Session, tag: &str, input: &[u8], length: usize) -> u
 
 /// Answers `INCR` commands, each for another tag than the one before it. Ends after
 /// [`TAGS_AT_ONCE`], or before the first tag whose next id is not in memory or not for this caller.
+/// Returns how many bytes the answered commands have. [`Session::is_open`] must have been called
+/// before: it looks the caller up.
 fn increment_each(session: &mut Session, input: &[u8]) -> usize {
     let mut tags = [""; TAGS_AT_ONCE];
     let mut ends = [0; TAGS_AT_ONCE];
