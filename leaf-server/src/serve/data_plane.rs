@@ -69,10 +69,17 @@ impl DataPlane {
         }
     }
 
-    /// Starts the data plane, with one thread for each of `pressures`.
+    /// Starts the data plane, with one thread for each of `pressures`. Tasks of the caller's runtime
+    /// measure the threads.
     pub(crate) fn start(pressures: &Arc<[Pressure]>) -> Result<Self> {
-        let start = |number| Thread::start(number, Arc::clone(pressures));
-        let threads: Result<Vec<_>> = (0..pressures.len()).map(start).collect();
+        let threads: Result<Vec<_>> = (0..pressures.len())
+            .map(|number| {
+                let thread = Thread::start(number)?;
+                let (runtime, pressures) = (thread.runtime.clone(), Arc::clone(pressures));
+                tokio::spawn(async move { pressures[number].watch(&runtime).await });
+                Ok(thread)
+            })
+            .collect();
         Ok(Self { threads: threads?.into(), pressures: Arc::clone(pressures) })
     }
 
@@ -157,7 +164,7 @@ impl Drop for Place {
 
 impl Thread {
     /// Starts a thread.
-    fn start(number: usize, pressures: Arc<[Pressure]>) -> Result<Self> {
+    fn start(number: usize) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("start a runtime of the data plane")?;
         let stop = CancellationToken::new();
@@ -166,8 +173,6 @@ impl Thread {
             .name(format!("leaf-data-{number}"))
             .spawn(move || {
                 use_cells_of(number);
-                // A task like those of connections: what `block_on` runs itself comes before them.
-                runtime.spawn(async move { pressures[number].watch().await });
                 runtime.block_on(stop.cancelled());
             })
             .context("start a thread of the data plane")?;
