@@ -48,7 +48,7 @@ fn place(kind: RegistryKind) -> Place {
                 move || server.sql(status).split_whitespace().last().unwrap().parse().unwrap();
             Place { url, count: Box::new(count), counted: "statements" }
         }
-        RegistryKind::Postgres => {
+        RegistryKind::Store("postgres") => {
             let server = Postgres::shared();
             let name = server.new_database();
             let url = Postgres::url(server.port(), &name);
@@ -56,7 +56,7 @@ fn place(kind: RegistryKind) -> Place {
             let count = move || server.sql("postgres", commits).trim().parse().unwrap();
             Place { url, count: Box::new(count), counted: "transactions" }
         }
-        RegistryKind::Etcd => {
+        RegistryKind::Store("etcd") => {
             let server = Etcd::shared();
             let url = Etcd::url(&server.ports(), &server.new_name());
             Place { url, count: lives(server), counted: "not counted" }
@@ -131,8 +131,8 @@ fn main() {
     let names: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let all = [
         RegistryKind::Mysql,
-        RegistryKind::Postgres,
-        RegistryKind::Etcd,
+        RegistryKind::Store("postgres"),
+        RegistryKind::Store("etcd"),
         RegistryKind::ZkNormal,
         RegistryKind::ZkRecycle,
     ];

@@ -48,15 +48,10 @@ pub enum RegistryKind {
     ZkRecycle,
     /// In MySQL or MariaDB, with a mirror in the community fork's table.
     Mysql,
-    /// In PostgreSQL.
-    Postgres,
-    /// In a file that several processes of one host share.
-    Sqlite,
-    /// In etcd.
-    Etcd,
-    /// In the segment store, of whichever kind it is; see
-    /// [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
-    Store,
+    /// In a store without a format of the Java programs, by its name: `postgres`, `etcd`, or
+    /// `sqlite`, a file that several processes of one host share. `store`: in the segment store, of
+    /// whichever kind it is; see [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
+    Store(&'static str),
 }
 
 /// Writes the name of the kind as the documentation spells it, like `zk_normal`.
@@ -68,10 +63,7 @@ impl fmt::Display for RegistryKind {
             Self::ZkNormal => "zk_normal",
             Self::ZkRecycle => "zk_recycle",
             Self::Mysql => "mysql",
-            Self::Postgres => "postgres",
-            Self::Sqlite => "sqlite",
-            Self::Etcd => "etcd",
-            Self::Store => "store",
+            Self::Store(name) => name,
         })
     }
 }

@@ -12,13 +12,7 @@ use crate::local;
 use crate::open::OpenRegistry;
 use crate::options::{RegistryKind, RegistryOptions};
 use crate::setting::SettingError;
-use crate::store_url::StoreUrl;
-
-/// How to write a registry's URL, for error texts.
-const HOW: &str = "write local, ordinal, store (that of the segments), zk-normal://host:2181,host:2181/chroot, \
-                   zk-recycle://host:2181, mysql://user:password@host:3306/database, \
-                   postgres://user:password@host:5432/database, sqlite:/PATH, etcd://host:2379,host:2379, or \
-                   ordinal+ before store, zk:// or the URL of a database";
+use crate::store_url::{FORMS, StoreUrl};
 
 /// A worker registry: its kind, and where its records are.
 ///
@@ -75,7 +69,7 @@ impl RegistryUrl {
         match &self.place {
             _ if self.ordinal => RegistryKind::Ordinal,
             Place::StateFile => RegistryKind::Local,
-            Place::SegmentStore => RegistryKind::Store,
+            Place::SegmentStore => RegistryKind::Store("store"),
             Place::Zookeeper { recycle: true, .. } => RegistryKind::ZkRecycle,
             Place::Zookeeper { recycle: false, .. } => RegistryKind::ZkNormal,
             Place::Store(url) => url.registry_kind(),
@@ -113,10 +107,10 @@ impl RegistryUrl {
         match &self.place {
             Place::Zookeeper { .. } => true,
             // One with a path names the cluster itself.
-            Place::Store(url) if url.registry_kind() == RegistryKind::Etcd => {
-                !url.to_string().trim_start_matches("etcd://").contains('/')
+            Place::Store(url) => {
+                url.to_string().strip_prefix("etcd://").is_some_and(|list| !list.contains('/'))
             }
-            _ => false,
+            Place::StateFile | Place::SegmentStore => false,
         }
     }
 
@@ -213,7 +207,11 @@ impl FromStr for RegistryUrl {
             (_, Some(("zk-recycle", hosts))) if !ordinal => zookeeper(true, hosts),
             (_, Some(("zk", hosts))) if ordinal => zookeeper(false, hosts),
             _ if StoreUrl::has_scheme_of(rest) => of(ordinal, Place::Store(rest.parse()?)),
-            _ => Err(SettingError::new(format!("unknown registry: {HOW}"))),
+            _ => Err(SettingError::new(format!(
+                "unknown registry: write local, ordinal, store (that of the segments), \
+                 zk-normal://host:2181,host:2181/chroot, zk-recycle://host:2181, {FORMS}, or ordinal+ before store, \
+                 zk:// or the URL of a database"
+            ))),
         }
     }
 }
@@ -244,7 +242,7 @@ mod tests {
         for (text, kind) in [
             ("local", RegistryKind::Local),
             ("ordinal", RegistryKind::Ordinal),
-            ("store", RegistryKind::Store),
+            ("store", RegistryKind::Store("store")),
             ("ordinal+store", RegistryKind::Ordinal),
             ("zk-normal://a:2181,b:2181", RegistryKind::ZkNormal),
             ("zk-recycle://a/leaf", RegistryKind::ZkRecycle),

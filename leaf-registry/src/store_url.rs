@@ -29,8 +29,8 @@ const BACKENDS: &[&Backend] = &[
 const SCHEMES: [&str; 5] = ["sqlite", "mysql", "postgres", "postgresql", "etcd"];
 
 /// How to write a store's URL, for error texts.
-const HOW: &str = "write sqlite:PATH, mysql://user:password@host:3306/database, \
-                   postgres://user:password@host:5432/database or etcd://host:2379,host:2379";
+pub(crate) const FORMS: &str = "sqlite:PATH, mysql://user:password@host:3306/database, \
+                                postgres://user:password@host:5432/database, etcd://host:2379,host:2379";
 
 /// The URL of a store: `sqlite:PATH`, `mysql://user:password@host:3306/database`,
 /// `postgres://user:password@host:5432/database` or `etcd://host:2379,host:2379/name`.
@@ -137,9 +137,9 @@ impl FromStr for StoreUrl {
         match BACKENDS.iter().find(of_scheme) {
             Some(backend) => Ok(Self { backend, url: (backend.check)(text)? }),
             None if Self::has_scheme_of(text) => Err(SettingError::new(format!(
-                "this program was built without the feature for {scheme}; {HOW}"
+                "this program was built without the feature for {scheme}; write one of {FORMS}"
             ))),
-            None => Err(SettingError::new(format!("unknown kind of store: {HOW}"))),
+            None => Err(SettingError::new(format!("unknown kind of store: write one of {FORMS}"))),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::{OpenRegistry, OpenStore, RegistryKind, SettingError};
 /// Describes etcd as a store of segments and worker ids.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["etcd"],
-    registry: RegistryKind::Etcd,
+    registry: RegistryKind::Store("etcd"),
     check: |url| config::read(url).map(|_| url.to_owned()),
     show: |url| config::read(url).map_or("***".into(), |list| format!("etcd://{list}")),
     hosts: |url| config::read(url).map_or(Vec::new(), |list| list.hosts().to_vec()),

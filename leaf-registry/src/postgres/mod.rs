@@ -22,7 +22,7 @@ use crate::{OpenRegistry, OpenStore, RegistryKind, StoreOptions};
 /// Describes PostgreSQL as a store of segments and worker ids.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["postgres", "postgresql"],
-    registry: RegistryKind::Postgres,
+    registry: RegistryKind::Store("postgres"),
     check: |url| POSTGRES.check_url::<PgConnectOptions>(url),
     show: url::redact,
     hosts: url::hosts,

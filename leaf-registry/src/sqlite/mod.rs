@@ -24,7 +24,7 @@ use crate::{OpenRegistry, OpenStore, RegistryKind, SettingError};
 /// Describes an SQLite file as a store of segments and worker ids: `sqlite:PATH`.
 pub(crate) const BACKEND: Backend = Backend {
     schemes: &["sqlite"],
-    registry: RegistryKind::Sqlite,
+    registry: RegistryKind::Store("sqlite"),
     check: |url| match path(url).map(|path| path.strip_prefix("//").unwrap_or(path)) {
         None | Some("") => Err(SettingError::new("sqlite: needs a path, like sqlite:leaf.db")),
         Some(path) if path.contains('?') => {

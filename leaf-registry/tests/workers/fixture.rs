@@ -48,7 +48,7 @@ pub(crate) enum Server {
 
 pub(crate) async fn sqlite() -> Fixture {
     let server = Server::Sqlite(Arc::new(tempfile::tempdir().unwrap()));
-    Fixture::on(server, RegistryKind::Sqlite).await
+    Fixture::on(server, RegistryKind::Store("sqlite")).await
 }
 
 pub(crate) async fn mysql() -> Fixture {
@@ -60,13 +60,13 @@ pub(crate) async fn mysql() -> Fixture {
 pub(crate) async fn postgres() -> Fixture {
     let server = spawn_blocking(Postgres::shared).await.unwrap();
     let database = server.new_database();
-    Fixture::on(Server::Postgres(server, database), RegistryKind::Postgres).await
+    Fixture::on(Server::Postgres(server, database), RegistryKind::Store("postgres")).await
 }
 
 pub(crate) async fn etcd() -> Fixture {
     let server = spawn_blocking(Etcd::shared).await.unwrap();
     let name = server.new_name();
-    Fixture::on(Server::Etcd(server, name), RegistryKind::Etcd).await
+    Fixture::on(Server::Etcd(server, name), RegistryKind::Store("etcd")).await
 }
 
 pub(crate) async fn zk_normal() -> Fixture {

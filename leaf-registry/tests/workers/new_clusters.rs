@@ -34,7 +34,7 @@ async fn the_others_are_named(servers: [Server; 2], kind: RegistryKind) {
 async fn in_etcd() {
     let etcd = Arc::new(spawn_blocking(|| Etcd::start(1)).await.unwrap());
     let server = || Server::Etcd(Arc::clone(&etcd), etcd.new_name());
-    the_others_are_named([server(), server()], RegistryKind::Etcd).await;
+    the_others_are_named([server(), server()], RegistryKind::Store("etcd")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
