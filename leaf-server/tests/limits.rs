@@ -397,8 +397,10 @@ fn requests_that_can_be_read_in_two_ways_are_refused() {
     let hidden = format!("0\r\n\r\n{get}{host}\r\n");
     for (status, request) in [
         (200, format!("{get}{host}Connection: close\r\n\r\n")),
+        (200, format!("{get}{host}X: a\r\nX: b\r\nConnection: close\r\n\r\n")),
         (400, format!("{get}\r\n")),
         (400, format!("{get}{host}{host}\r\n")),
+        (400, format!("{get}X: a\r\nX: b\r\n\r\n")),
         (400, format!("{get}{host}Host: other\r\n\r\n")),
         (400, format!("{get}{host}\r\n").replace("\r\n", "\n")),
         (400, format!("{get}Host: leaf\n\r\n")),

@@ -7,6 +7,7 @@ use hyper::{Method, Request, StatusCode};
 use leaf_core::Clock;
 use leaf_segment::TagHandle;
 use leaf_snowflake::SystemClock;
+use memchr::memchr;
 use percent_encoding::percent_decode_str;
 
 use super::body::{self, RequestBody};
@@ -88,7 +89,7 @@ pub(super) fn at_once<B>(caller: &Caller, request: &Request<B>) -> Option<Reply>
 
 /// Returns `key` unchanged if it needs no percent-decoding; `None` if it does, or is empty.
 fn undecoded_key(key: &str) -> Option<&str> {
-    (!key.is_empty() && !key.contains('%')).then_some(key)
+    (!key.is_empty() && memchr(b'%', key.as_bytes()).is_none()).then_some(key)
 }
 
 /// Answers a request. Its body, if there is one, is read and ignored.

@@ -8,7 +8,7 @@
 //! overload lasts, no lists and leases.
 //!
 //! The thread itself has no timer: while one is pending, tokio reads the clock at every wait for the
-//! network, which is 3 % to 6 % of the work for a single id.
+//! network, 2 % to 5 % of the work for a single id.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
