@@ -397,7 +397,7 @@ fn of_pressure(node: &Node, to: &mut Page<'_>) -> fmt::Result {
     let longest = node.pressures.iter().map(Pressure::delay).max().unwrap_or_default();
     to.gauge(
         "leaf_run_queue_delay_seconds",
-        "How long a task waits at least on the data plane's most loaded thread: above 0.005 it is overloaded.",
+        "How long a task waits on the data plane's most loaded thread: above 0.005 it is overloaded.",
         longest.as_secs_f64(),
     )
 }

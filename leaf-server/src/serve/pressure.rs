@@ -1,14 +1,14 @@
 //! Measures whether a thread of the data plane is overloaded.
 //!
-//! The control plane gives each thread a small task now and then, and measures how long it waits for
-//! its turn: everything that becomes ready waits as long, behind other connections of the thread or
-//! other programs of the machine. A new connection waits longer, since older connections come first;
-//! this is measured, too. To refuse a request costs as much as to issue an id, so that an overloaded
-//! thread does not refuse single ids, but gets less to do: almost no new connections and, if the
-//! overload lasts, no lists and leases.
+//! The control plane gives each thread a small task now and then. The task measures how long it
+//! waits for its first turn, as a new connection does: behind older connections, newcomers or other
+//! programs of the machine. Then it measures how long it waits for a second turn, as every request
+//! of the thread does. To refuse a request costs as much as to issue an id, so that an overloaded
+//! thread does not refuse single ids, but gets less to do: almost no new connections and, if its
+//! requests have to wait for half a second or more, no lists and leases.
 //!
-//! The thread itself has no timer: while one is pending, tokio reads the clock at every wait for the
-//! network, 2 % to 5 % of the work for a single id.
+//! A timer on the thread itself would be simpler. But while one is pending, tokio reads the clock
+//! once more for each wait for the network: 2 % to 5 % of the work for a single id.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -21,15 +21,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How many tasks make one reading. Its value is the smallest delay: a burst of work delays some
 /// tasks, an overload all.
 const TASKS: u32 = 5;
-/// A thread with a reading above this is overloaded.
+/// A thread is overloaded if its tasks wait longer than this for both turns together.
 const HIGH: Duration = Duration::from_millis(5);
 /// A thread is also overloaded if a new connection waits longer than this for its first turn. More
 /// than [`HIGH`], since connections that come at once wait for each other.
 const NEWCOMER: Duration = Duration::from_millis(20);
-/// An overload counts as lasting after so many readings above [`HIGH`] with none below [`LOW`] in
-/// between. A crowd of clients that comes at once is over sooner.
+/// An overload counts as lasting after so many readings in which the second turn alone took longer
+/// than [`HIGH`], with none below [`LOW`] in between. A crowd of clients that comes at once is over
+/// sooner, and delays first turns rather than second ones.
 const LASTS: u32 = 5;
-/// A thread with a reading below this is no longer overloaded.
+/// A thread whose tasks wait less than this for both turns is no longer overloaded.
 const LOW: Duration = Duration::from_millis(2);
 
 /// The measured load of one thread.
@@ -39,12 +40,12 @@ pub(crate) struct Pressure {
     /// The last reading: the smallest delay of its tasks, in microseconds.
     delay: AtomicU32,
     overloaded: AtomicBool,
-    /// How many readings were above [`HIGH`] since the last one below [`LOW`].
+    /// How many readings had a second turn above [`HIGH`], since the last one below [`LOW`].
     readings: AtomicU32,
 }
 
 impl Pressure {
-    /// How long everything that is ready waits for its turn, by the last reading.
+    /// How long a new task waits for two turns, by the last reading.
     pub(crate) fn delay(&self) -> Duration {
         Duration::from_micros(self.delay.load(Ordering::Relaxed).into())
     }
@@ -69,32 +70,37 @@ impl Pressure {
     /// Takes readings of a thread until its runtime ends. Must run elsewhere.
     pub(super) async fn watch(&self, thread: &Handle) {
         loop {
-            let mut least = Duration::MAX;
+            let (mut both, mut second) = (Duration::MAX, Duration::MAX);
             for _ in 0..TASKS {
                 tokio::time::sleep(PAUSE).await;
                 let begun = Instant::now();
-                let turn = thread.spawn(async move {
-                    // A task from elsewhere comes before most that are ready; one that yields, behind
-                    // them.
+                let turns = thread.spawn(async move {
+                    let first = begun.elapsed();
+                    // A task that yields comes behind most that are ready.
                     tokio::task::yield_now().await;
-                    begun.elapsed()
+                    let both = begun.elapsed();
+                    (both, both - first)
                 });
-                let Ok(delay) = turn.await else { return };
-                least = least.min(delay);
+                let Ok(delays) = turns.await else { return };
+                (both, second) = (both.min(delays.0), second.min(delays.1));
             }
-            self.note(least);
+            self.note(both, second);
         }
     }
 
-    fn note(&self, delay: Duration) {
-        let micros = u32::try_from(delay.as_micros()).unwrap_or(u32::MAX);
+    /// Records a reading: how long a task waited for both turns, and for the second one.
+    fn note(&self, both: Duration, second: Duration) {
+        let micros = u32::try_from(both.as_micros()).unwrap_or(u32::MAX);
         self.delay.store(micros, Ordering::Relaxed);
-        if delay > HIGH {
+        if both > HIGH {
             self.overloaded.store(true, Ordering::Relaxed);
+        } else if both < LOW {
+            self.overloaded.store(false, Ordering::Relaxed);
+        }
+        if second > HIGH {
             let readings = self.readings.load(Ordering::Relaxed);
             self.readings.store(readings.saturating_add(1), Ordering::Relaxed);
-        } else if delay < LOW {
-            self.overloaded.store(false, Ordering::Relaxed);
+        } else if second < LOW {
             self.readings.store(0, Ordering::Relaxed);
         }
     }
@@ -107,14 +113,18 @@ mod tests {
     #[test]
     fn it_is_overloaded_from_the_high_mark_to_the_low_one() {
         let pressure = Pressure::default();
+        let note = |both, second| {
+            pressure.note(Duration::from_millis(both), Duration::from_millis(second));
+        };
         let after = |millis| {
-            pressure.note(Duration::from_millis(millis));
+            note(millis, millis);
             pressure.is_overloaded()
         };
         assert_eq!([4, 6, 4, 3, 1, 4].map(after), [false, true, true, true, false, false]);
         assert_eq!(pressure.delay(), Duration::from_millis(4));
         // Lists are refused when it lasts, and not for a crowd of newcomers.
         pressure.newcomer_waited(Duration::from_secs(1));
+        (0..10).for_each(|_| note(6, 1));
         assert!(pressure.is_overloaded() && !pressure.lasts());
         assert!(!after(1));
         assert_eq!(
