@@ -29,8 +29,12 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The headers of an answer in plain text, which is most of them. To copy them takes less time than
 /// to insert them one by one.
-static HEADERS: LazyLock<HeaderMap> =
-    LazyLock::new(|| HeaderMap::from_iter([(CONTENT_TYPE, TEXT), (CACHE_CONTROL, NO_STORE)]));
+static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
+    // With room for those that are added later.
+    let mut headers = HeaderMap::with_capacity(6);
+    headers.extend([(CONTENT_TYPE, TEXT), (CACHE_CONTROL, NO_STORE)]);
+    headers
+});
 
 /// An answer of one piece.
 pub(super) fn reply(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Reply {
