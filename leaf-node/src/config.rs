@@ -264,8 +264,8 @@ impl Config {
     fn check_registry(&self) -> Result<(), ConfigError> {
         let registry = self.registry();
         let file = registry.file(Path::new(""));
-        let shared = registry.kind() != RegistryKind::Ordinal;
-        if shared && file.is_some_and(|file| file.is_relative()) {
+        let is_ordinal = registry.kind() == RegistryKind::Ordinal;
+        if !is_ordinal && file.is_some_and(|file| file.is_relative()) {
             return Err(ConfigError::new(
                 "snowflake.registry: the processes of a host share the file, and a relative path is in the data \
                  directory, of which each has its own, so that all would get one worker id: give an absolute path, \

@@ -48,9 +48,8 @@ pub enum RegistryKind {
     ZkRecycle,
     /// In MySQL or MariaDB, with a mirror in the community fork's table.
     Mysql,
-    /// In a store without a format of the Java programs, by its name: `postgres`, `etcd`, or
-    /// `sqlite`, a file that several processes of one host share. `store`: in the segment store, of
-    /// whichever kind it is; see [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
+    /// In any other store, by its name, like `postgres`; `store` is the segment store, of whichever
+    /// kind: see [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
     Store(&'static str),
 }
 

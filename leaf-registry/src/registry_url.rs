@@ -106,7 +106,7 @@ impl RegistryUrl {
     pub fn keeps_names_apart(&self) -> bool {
         match &self.place {
             Place::Zookeeper { .. } => true,
-            // One with a path names the cluster itself.
+            // An etcd URL with a path names the cluster itself.
             Place::Store(url) => {
                 url.to_string().strip_prefix("etcd://").is_some_and(|list| !list.contains('/'))
             }

@@ -29,7 +29,7 @@ const BACKENDS: &[&Backend] = &[
 const SCHEMES: [&str; 5] = ["sqlite", "mysql", "postgres", "postgresql", "etcd"];
 
 /// How to write a store's URL, for error texts.
-pub(crate) const FORMS: &str = "sqlite:PATH, mysql://user:password@host:3306/database, \
+pub(crate) const FORMS: &str = "sqlite:/PATH, mysql://user:password@host:3306/database, \
                                 postgres://user:password@host:5432/database, etcd://host:2379,host:2379";
 
 /// The URL of a store: `sqlite:PATH`, `mysql://user:password@host:3306/database`,

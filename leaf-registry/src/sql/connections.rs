@@ -249,6 +249,8 @@ pub(crate) fn classify<D: Dialect>(operation: String, error: WorkError) -> Store
             "raise the server's max_connections, or this user's limit: an idle node holds 2 connections, a busy one up \
              to 18"
         }
+        // `TagExists` says it; the database would only add the names of a table and a key.
+        ErrorMeaning::Duplicate => return StoreError::new(kind, operation),
         _ => return StoreError::new(kind, operation).because(error),
     };
     StoreError::new(kind, operation).because(format!("{error}; {way_out}"))
