@@ -1,8 +1,8 @@
 //! `leaf decode`: what a snowflake id is made of, and how else it is written.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use jiff::Timestamp;
-use leaf_core::Id;
+use leaf_core::{Id, ParseIdError};
 use leaf_node::config::Config;
 use leaf_shape::TextForm;
 use serde::Serialize;
@@ -46,7 +46,10 @@ pub(crate) fn run(
     let layout = config.snowflake.layout();
     let id: Id = match form.or_else(|| TextForm::of(text)) {
         Some(form) => form.read(layout, text)?,
-        None => text.parse()?,
+        None => text.parse().map_err(|error: ParseIdError| {
+            let form = |form: TextForm| format!("{} ({} characters)", form.name(), form.length());
+            anyhow!("{error}, or a text: {}", TextForm::ALL.map(form).join(", "))
+        })?,
     };
     let Some(parts) = layout.decode(id) else {
         bail!("the id has bits that the configured layout does not use");

@@ -163,7 +163,7 @@ pub(crate) fn asked(new: Create) -> Result<CreateTag> {
         return Err(ConfigError::new(format!(
             "a tag in relaxed order needs a step: how many ids one trip to the store reserves, those of about ten \
              minutes, like `leaf tag create {} --step 1000`",
-            new.tag
+            hints::quoted(&new.tag)
         ))
         .into());
     }
