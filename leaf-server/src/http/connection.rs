@@ -170,11 +170,12 @@ impl Service<Request<Incoming>> for Answering {
         }
         if face == Face::Http
             && request.body().is_end_stream()
-            && let Some(reply) = id_routes::at_once(caller, &request)
+            && let Some(mut reply) = id_routes::at_once(caller, &request)
         {
             let before = self.control.at_once.load(Ordering::Relaxed);
             self.control.at_once.store(before + 1, Ordering::Relaxed);
-            return Either::Left(ready(Ok(announced(reply, caller, &self.control, http1))));
+            complete(&mut reply, caller, &self.control, http1);
+            return Either::Left(ready(Ok(reply)));
         }
         let under_way = UnderWay::begin(&self.control);
         let (caller, control, begun) = (caller.clone(), Arc::clone(&self.control), Instant::now());
@@ -201,7 +202,8 @@ impl Service<Request<Incoming>> for Answering {
                 // What is left of it cannot be told from a next request.
                 reply.headers_mut().insert(CONNECTION, CLOSE);
             }
-            Ok(announced(reply, &caller, &control, http1))
+            complete(&mut reply, &caller, &control, http1);
+            Ok(reply)
         }))
     }
 }
@@ -218,10 +220,8 @@ impl Answering {
         }
         // RFC 9112, section 3.2.
         if request.version() == Version::HTTP_11 {
-            let headers = request.headers();
-            // Quicker to find than two hosts: few requests give any header twice.
-            let repeats = headers.len() > headers.keys_len();
-            if !headers.contains_key(HOST) || repeats && headers.get_all(HOST).iter().count() > 1 {
+            let hosts = request.headers().iter().filter(|(name, _)| *name == HOST);
+            if hosts.count() != 1 {
                 return Some("send one Host header");
             }
         }
@@ -233,11 +233,10 @@ impl Answering {
 
 /// Completes an answer. Over HTTP/1, announces that the connection closes if this node stops; over
 /// HTTP/2, counts the answer as unread until the client has taken it.
-fn announced(mut reply: Reply, node: &Node, control: &Arc<Control>, http1: bool) -> Reply {
+fn complete(reply: &mut Reply, node: &Node, control: &Arc<Control>, http1: bool) {
     if !http1 {
         reply.body_mut().count(control);
     } else if node.stopping() {
         reply.headers_mut().insert(CONNECTION, CLOSE);
     }
-    reply
 }

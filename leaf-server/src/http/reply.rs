@@ -2,12 +2,8 @@
 //!
 //! No cache on the way may keep an answer: a repeated answer would be a repeated id.
 
-use std::sync::LazyLock;
-
 use hyper::body::Bytes;
-use hyper::header::{
-    CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS,
-};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 use leaf_core::Id;
 use serde::Serialize;
@@ -27,33 +23,21 @@ const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The headers of an answer in plain text, which is most of them. To copy them takes less time than
-/// to insert them one by one.
-static HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
-    // With room for those that are added later.
-    let mut headers = HeaderMap::with_capacity(6);
-    headers.extend([(CONTENT_TYPE, TEXT), (CACHE_CONTROL, NO_STORE)]);
-    headers
-});
-
 /// An answer of one piece.
 pub(super) fn reply(status: StatusCode, kind: HeaderValue, body: impl Into<Bytes>) -> Reply {
     of(status, kind, ReplyBody::whole(body))
 }
 
-/// An answer of this content type.
+/// An answer that no cache keeps: an id that is served twice from a cache is an id that was issued
+/// twice.
 fn of(status: StatusCode, kind: HeaderValue, body: ReplyBody) -> Reply {
-    let mut reply = plain(status, body);
-    reply.headers_mut().insert(CONTENT_TYPE, kind);
-    reply
-}
-
-/// An answer in plain text. No cache keeps it, nor any other answer: an id that is served twice from
-/// a cache is an id that was issued twice.
-fn plain(status: StatusCode, body: ReplyBody) -> Reply {
     let mut reply = Response::new(body);
     *reply.status_mut() = status;
-    *reply.headers_mut() = HEADERS.clone();
+    // hyper keeps the memory of these headers for those of the next request: a map that was copied
+    // from another one would have room for two.
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, kind);
+    headers.insert(CACHE_CONTROL, NO_STORE);
     reply
 }
 
@@ -65,7 +49,7 @@ pub(super) fn refused(mut reply: Reply, reason: Reason) -> Reply {
 
 /// One line of text.
 pub(super) fn text(status: StatusCode, line: impl Into<String>) -> Reply {
-    plain(status, ReplyBody::whole(line.into()))
+    reply(status, TEXT, line.into())
 }
 
 /// An answer with one id, in the form of the Java Leaf.
