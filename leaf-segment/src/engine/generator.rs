@@ -3,6 +3,9 @@
 //! A generator keeps the tags in memory that it was asked for ([`TagSet`]). Any other tag is looked
 //! up in the store ([`LookUps`]) first. The records of the tags in memory are read again at
 //! intervals ([`Refresh`]).
+//!
+//! [`TagSet`]: super::tag_set::TagSet
+//! [`LookUps`]: super::look_ups::LookUps
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,6 +3,8 @@
 //! The fast path is [`DoubleBuffer::take`] alone. A caller that finds both segments used up asks
 //! for a refill and waits for its arrival with a deadline; it never talks to the store itself, so a
 //! caller that gives up disturbs nobody.
+//!
+//! [`DoubleBuffer::take`]: super::buffer::DoubleBuffer::take
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Answers the commands that a connection has received. If no waiting is needed, the reply is made
 //! at once and nothing is allocated; otherwise the command becomes a [`Task`], which may wait.
+//!
+//! [`Task`]: super::task::Task
 
 use leaf_segment::{KnownTags, TagHandle};
 
