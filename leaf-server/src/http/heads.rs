@@ -120,7 +120,8 @@ impl Heads {
             return Ok(());
         }
         self.lines += 1;
-        if self.lines > 1 {
+        // Most lines are told by their first letter.
+        if self.lines > 1 && matches!(line[0] | 0x20, b'c' | b't') {
             if let Some(value) = value_of(line, b"content-length:") {
                 // Of a line in pieces no more is kept.
                 if line.len() >= KEPT {
@@ -157,10 +158,6 @@ impl Heads {
 /// The rest of a header line after `name`; `None` if the line begins with another name. `name` is
 /// in lower case and ends in a colon.
 fn value_of<'line>(line: &'line [u8], name: &[u8]) -> Option<&'line [u8]> {
-    // Most lines are told by their first letter.
-    if line.first()? | 0x20 != name[0] {
-        return None;
-    }
     let (start, value) = line.split_at_checked(name.len())?;
     start.eq_ignore_ascii_case(name).then_some(value)
 }

@@ -132,7 +132,7 @@ impl<S: Stream> Connection<S> {
         let mut at = 0;
         let mut goes_on = true;
         buffers::provide(&mut self.session.replies.bytes);
-        while goes_on {
+        while goes_on && at < self.input.len() {
             let input = &self.input[at..];
             let length = answer::increments(&mut self.session, input);
             if length > 0 {
