@@ -48,9 +48,11 @@ pub enum RegistryKind {
     ZkRecycle,
     /// In MySQL or MariaDB, with a mirror in the community fork's table.
     Mysql,
-    /// In any other store, by its name, like `postgres`; `store` is the segment store, of whichever
-    /// kind: see [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
+    /// In a store of another kind, by the name of that kind, like `postgres`.
     Store(&'static str),
+    /// In the segment store, of whichever kind it is; see
+    /// [`RegistryUrl::in_store`](crate::RegistryUrl::in_store).
+    SegmentStore,
 }
 
 /// Writes the name of the kind as the documentation spells it, like `zk_normal`.
@@ -63,6 +65,7 @@ impl fmt::Display for RegistryKind {
             Self::ZkRecycle => "zk_recycle",
             Self::Mysql => "mysql",
             Self::Store(name) => name,
+            Self::SegmentStore => "store",
         })
     }
 }

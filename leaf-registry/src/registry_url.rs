@@ -69,7 +69,7 @@ impl RegistryUrl {
         match &self.place {
             _ if self.ordinal => RegistryKind::Ordinal,
             Place::StateFile => RegistryKind::Local,
-            Place::SegmentStore => RegistryKind::Store("store"),
+            Place::SegmentStore => RegistryKind::SegmentStore,
             Place::Zookeeper { recycle: true, .. } => RegistryKind::ZkRecycle,
             Place::Zookeeper { recycle: false, .. } => RegistryKind::ZkNormal,
             Place::Store(url) => url.registry_kind(),
@@ -242,7 +242,7 @@ mod tests {
         for (text, kind) in [
             ("local", RegistryKind::Local),
             ("ordinal", RegistryKind::Ordinal),
-            ("store", RegistryKind::Store("store")),
+            ("store", RegistryKind::SegmentStore),
             ("ordinal+store", RegistryKind::Ordinal),
             ("zk-normal://a:2181,b:2181", RegistryKind::ZkNormal),
             ("zk-recycle://a/leaf", RegistryKind::ZkRecycle),

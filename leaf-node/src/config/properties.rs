@@ -169,7 +169,7 @@ pub(super) fn check(
             {
                 "leaf.snowflake.local.workIdMap"
             }
-            RegistryKind::Store("store") if !given("segment.store") => "leaf.jdbc.url",
+            RegistryKind::SegmentStore if !given("segment.store") => "leaf.jdbc.url",
             _ => return Ok(()),
         }
     };

@@ -120,7 +120,7 @@ impl Heads {
             return Ok(());
         }
         self.lines += 1;
-        // Most lines are told by their first letter.
+        // The names that matter begin with these letters; to compare whole names takes longer.
         if self.lines > 1 && matches!(line[0] | 0x20, b'c' | b't') {
             if let Some(value) = value_of(line, b"content-length:") {
                 // Of a line in pieces no more is kept.

@@ -4,8 +4,8 @@
 //! waits for its first turn, as a new connection does: behind older connections, newcomers or other
 //! programs of the machine. Then it measures how long it waits for a second turn, as every request
 //! of the thread does. To refuse a request costs as much as to issue an id, so that an overloaded
-//! thread does not refuse single ids, but gets less to do: almost no new connections and, if its
-//! requests have to wait for half a second or more, no lists and leases.
+//! thread does not refuse single ids, but gets less to do: almost no new connections and, once
+//! second turns have been late for half a second, no lists and leases.
 //!
 //! A timer on the thread itself would be simpler. But while one is pending, tokio reads the clock
 //! once more for each wait for the network: 2 % to 5 % of the work for a single id.
@@ -26,9 +26,8 @@ const HIGH: Duration = Duration::from_millis(5);
 /// A thread is also overloaded if a new connection waits longer than this for its first turn. More
 /// than [`HIGH`], since connections that come at once wait for each other.
 const NEWCOMER: Duration = Duration::from_millis(20);
-/// An overload counts as lasting after so many readings in which the second turn alone took longer
-/// than [`HIGH`], with none below [`LOW`] in between. A crowd of clients that comes at once is over
-/// sooner, and delays first turns rather than second ones.
+/// An overload lasts if second turns are late: so many readings of them were above [`HIGH`], and none
+/// was below [`LOW`] meanwhile. A crowd of new clients delays first turns, and is over sooner.
 const LASTS: u32 = 5;
 /// A thread whose tasks wait less than this for both turns is no longer overloaded.
 const LOW: Duration = Duration::from_millis(2);
@@ -55,7 +54,7 @@ impl Pressure {
         self.overloaded.load(Ordering::Relaxed)
     }
 
-    /// Whether the thread has been overloaded for half a second or more.
+    /// Whether requests of open connections have waited too long for half a second or more.
     pub(crate) fn lasts(&self) -> bool {
         self.readings.load(Ordering::Relaxed) >= LASTS
     }
