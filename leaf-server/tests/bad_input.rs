@@ -126,6 +126,25 @@ fn heads_that_are_too_large_are_refused() {
     assert_eq!(client.read().unwrap().status, 431);
 }
 
+/// RFC 9112, section 3.2: a proxy in front may have gone by the other name.
+#[test]
+fn a_request_names_one_host() {
+    let (_directory, server) = running();
+    let ask = |version: &str, headers: &str| {
+        let mut client = HttpClient::connect(server.ids()).unwrap();
+        client.send(&format!("GET {SEGMENT} HTTP/{version}\r\n{headers}\r\n")).unwrap();
+        client.read().unwrap()
+    };
+
+    for headers in ["", "Host: a\r\nHost: a\r\n", "HOST: a\r\nX-Filler: 1\r\nhost: b\r\n"] {
+        expect(&ask("1.1", headers), 400, "send one Host header");
+    }
+    // HTTP/1.0 knows no such header.
+    for (version, headers) in [("1.1", "X-Filler: 1\r\nhost: a\r\n"), ("1.0", "")] {
+        assert_eq!(ask(version, headers).status, 200, "{version} {headers:?}");
+    }
+}
+
 #[test]
 fn a_mode_that_is_off_is_404_never_an_id() {
     let directory = tempfile::tempdir().unwrap();

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::AUTHORIZATION;
 use hyper::service::Service;
 use hyper::{Method, Request, Response, Version};
 use leaf_core::Health;
@@ -196,7 +197,7 @@ impl Service<Request<Incoming>> for Answering {
         self.control.requests.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let (services, control) = (self.services.clone(), Arc::clone(&self.control));
-        let caller = self.client.borrow_mut().by(request.headers()).clone();
+        let caller = self.client.borrow_mut().by(request.headers().get(AUTHORIZATION)).clone();
         let (node, budget) = (Arc::clone(&caller), self.budget.clone());
         Box::pin(async move {
             let (mut head, body) = request.into_parts();

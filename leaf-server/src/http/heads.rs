@@ -159,7 +159,8 @@ impl Heads {
 /// in lower case and ends in a colon.
 fn value_of<'line>(line: &'line [u8], name: &[u8]) -> Option<&'line [u8]> {
     let (start, value) = line.split_at_checked(name.len())?;
-    start.eq_ignore_ascii_case(name).then_some(value)
+    // Most other names have another length, so that the place of the colon tells them apart.
+    (start.last() == name.last() && start.eq_ignore_ascii_case(name)).then_some(value)
 }
 
 #[cfg(test)]
