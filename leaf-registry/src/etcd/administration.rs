@@ -53,14 +53,14 @@ impl Administration for EtcdStore {
     fn risks(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async {
             let operation = "look at the members of etcd";
-            let list = async |client: Client| client.cluster_client().member_list().await;
+            let list = |client: Client| async move { client.cluster_client().member_list().await };
             let count = self.cluster.ask(operation, list).await?.members().len();
             let mut risks = Vec::new();
             if count < 3 {
                 let outlives = "no quorum outlives the loss of one; run three";
                 risks.push(format!("etcd has {count} members: {outlives}"));
             }
-            let status = async |client: Client| client.maintenance_client().status().await;
+            let status = |client: Client| async move { client.maintenance_client().status().await };
             let status = self.cluster.ask("look at the size of etcd", status).await?;
             let size = status.db_size() / MIB;
             if status.db_size() > LARGE {

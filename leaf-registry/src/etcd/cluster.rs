@@ -16,26 +16,35 @@ use etcd_client::{
 use leaf_segment::{StoreError, StoreErrorKind};
 
 use super::config;
-use super::error::{classify, needs_login};
+use super::error::{classify, is_of_the_member, needs_login, was_not_sent};
 use crate::host_list::HostList;
 
 /// How many keys one request reads.
 const PAGE: i64 = 1000;
 
-/// A connection to the members of a cluster: made when it is first used, and anew after the cluster
+/// A connection to one member of a cluster: made when it is first used, and anew after the cluster
 /// refused the login.
 ///
-/// The client balances over the members by itself and reconnects; a member that is down costs a
-/// request at most.
+/// The next member gets the requests once one does not answer. A member that is down costs nobody a
+/// request: what could not be sent goes to the next one at once. (The client's own balancing over
+/// several members asks one that is down again and again.)
 pub(super) struct Cluster {
     url: HostList,
-    client: tokio::sync::Mutex<Option<Client>>,
+    member: tokio::sync::Mutex<Member>,
     /// The cluster's id, once an answer has shown it; 0 before.
     id: AtomicU64,
     /// The greatest revision of any answer.
     revision: AtomicI64,
     /// Whether an answer has shown another cluster, or an earlier state.
     went_back: AtomicBool,
+}
+
+/// The member that gets the requests.
+struct Member {
+    /// The number of this connection; modulo the number of members, the member's place in the URL.
+    turn: usize,
+    /// `None` as long as nothing was sent.
+    client: Option<Client>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -45,51 +54,75 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// A cluster that nobody has connected to yet.
+    /// A cluster that nobody has connected to yet. Begins with any member: many nodes share the
+    /// members.
     pub(super) fn new(url: HostList) -> Self {
+        let turn = fastrand::usize(..url.hosts().len());
         Self {
             url,
-            client: tokio::sync::Mutex::default(),
+            member: tokio::sync::Mutex::new(Member { turn, client: None }),
             id: AtomicU64::new(0),
             revision: AtomicI64::new(0),
             went_back: AtomicBool::new(false),
         }
     }
 
-    /// Returns the client; connects first if there is no connection. Cheap to call: clones share
-    /// one connection.
-    pub(super) async fn client(&self) -> Result<Client, etcd_client::Error> {
-        let mut client = self.client.lock().await;
-        if let Some(client) = &*client {
-            return Ok(client.clone());
-        }
-        let connected = Client::connect(self.url.hosts(), Some(config::options(&self.url))).await?;
-        Ok(client.insert(connected).clone())
-    }
-
-    /// Returns the answer as it is; after a refused login it also makes the next request connect
-    /// anew.
-    pub(super) async fn answer<T>(
-        &self,
-        answer: Result<T, etcd_client::Error>,
-    ) -> Result<T, etcd_client::Error> {
-        if let Err(error) = &answer
-            && needs_login(error)
-        {
-            *self.client.lock().await = None;
-        }
-        answer
-    }
-
     /// Sends one request that any member may answer from its own, perhaps older, state; the error
-    /// is classified.
-    pub(super) async fn ask<T>(
+    /// is classified. If there is no connection, it is sent to each member in turn.
+    pub(super) async fn ask<T, R>(
         &self,
         operation: &str,
-        request: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>,
-    ) -> Result<T, StoreError> {
-        let answer = async { request(self.client().await?).await };
-        self.answer(answer.await).await.map_err(|error| classify(operation.into(), error))
+        request: impl Fn(Client) -> R,
+    ) -> Result<T, StoreError>
+    where
+        R: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let mut left = self.url.hosts().len();
+        loop {
+            let (turn, client) = self.client().await;
+            let answer = match client {
+                Ok(client) => request(client).await,
+                Err(error) => Err(error),
+            };
+            let error = match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            self.leave(turn, &error).await;
+            left -= 1;
+            if left == 0 || !was_not_sent(&error) {
+                return Err(classify(operation.into(), &self.url, &error));
+            }
+        }
+    }
+
+    /// Returns the client and the number of its connection; connects first if there is none. Cheap
+    /// to call: clones share one connection.
+    async fn client(&self) -> (usize, Result<Client, etcd_client::Error>) {
+        let mut member = self.member.lock().await;
+        let turn = member.turn;
+        if let Some(client) = &member.client {
+            return (turn, Ok(client.clone()));
+        }
+        let hosts = self.url.hosts();
+        let host = [&hosts[turn % hosts.len()]];
+        let connected = Client::connect(host, Some(config::options(&self.url))).await;
+        (turn, connected.map(|client| member.client.insert(client).clone()))
+    }
+
+    /// Gives up the connection of this number after an error that another one may not have: after a
+    /// refused login the next request connects to the same member, else to the next one.
+    async fn leave(&self, turn: usize, error: &etcd_client::Error) {
+        let members = match needs_login(error) {
+            true => self.url.hosts().len(),
+            false if is_of_the_member(error) => 1,
+            false => return,
+        };
+        let mut member = self.member.lock().await;
+        // Unless another request has done so.
+        if member.turn == turn {
+            *member = Member { turn: turn.wrapping_add(members), client: None };
+        }
     }
 
     /// Sends one transaction; its error is classified.
@@ -97,7 +130,10 @@ impl Cluster {
     /// # Errors
     /// Those of [`Self::run`].
     pub(super) async fn txn(&self, operation: &str, txn: Txn) -> Result<TxnResponse, StoreError> {
-        let commit = async |mut client: Client| client.txn(txn).await;
+        let commit = |mut client: Client| {
+            let txn = txn.clone();
+            async move { client.txn(txn).await }
+        };
         self.run(operation, commit, TxnResponse::header).await
     }
 
@@ -111,7 +147,11 @@ impl Cluster {
         key: impl Into<Vec<u8>>,
         options: GetOptions,
     ) -> Result<GetResponse, StoreError> {
-        let get = async |mut client: Client| client.get(key, Some(options)).await;
+        let key = key.into();
+        let get = |mut client: Client| {
+            let (key, options) = (key.clone(), options.clone());
+            async move { client.get(key, Some(options)).await }
+        };
         self.run(operation, get, GetResponse::header).await
     }
 
@@ -119,12 +159,15 @@ impl Cluster {
     ///
     /// # Errors
     /// `WentBack` once an answer has shown another cluster, or an earlier state of this one.
-    async fn run<T>(
+    async fn run<T, R>(
         &self,
         operation: &str,
-        request: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>,
+        request: impl Fn(Client) -> R,
         header: fn(&T) -> Option<&ResponseHeader>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, StoreError>
+    where
+        R: Future<Output = Result<T, etcd_client::Error>>,
+    {
         let went_back = || StoreError::new(StoreErrorKind::WentBack, operation);
         if self.went_back.load(Ordering::Acquire) {
             return Err(went_back());

@@ -5,41 +5,56 @@ use std::io;
 use etcd_client::Error;
 use leaf_segment::{StoreError, StoreErrorKind};
 
+use crate::host_list::HostList;
+
 /// gRPC codes of answers that stay the same until somebody changes something: invalid argument,
 /// permission denied, failed precondition, unimplemented.
 const REFUSALS: [i32; 4] = [3, 7, 9, 12];
 
-/// The error of an operation, classified.
-pub(super) fn classify(operation: String, error: Error) -> StoreError {
-    let classified = StoreError::new(kind(&error), operation);
-    let text = text(&error);
-    match text.contains(NO_SPACE) {
-        true => classified.because(format!(
+/// The error of an operation on the cluster of this URL, classified.
+pub(super) fn classify(operation: String, url: &HostList, error: &Error) -> StoreError {
+    let (kind, text) = (kind(error), text(error));
+    StoreError::new(kind, operation).because(if text.contains(NO_SPACE) {
+        format!(
             "{text}: compact its history, defragment it, and disarm the alarm (etcdctl compact, defrag, alarm disarm); \
              to prevent it, see \"etcd\" in docs/stores.md"
-        )),
-        false => classified.because(text),
-    }
+        )
+    } else if was_not_sent(error) {
+        format!("no member of {url} accepts a connection: {text}")
+    } else if needs_login(error) && url.login().is_none() {
+        format!("{text}: the URL needs user:password@ before the hosts")
+    } else {
+        text
+    })
 }
 
-/// The cause of an error, in words: the client's own text contains internals of its types.
-fn text(error: &Error) -> String {
+/// An error and its causes.
+fn chain(error: &Error) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     // The client's error does not tell its cause.
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = match error {
+    let first: Option<&(dyn std::error::Error + 'static)> = match error {
         Error::GRpcStatus(status) => Some(status),
         Error::TransportError(error) => Some(error),
         Error::IoError(error) => Some(error),
         _ => None,
     };
-    while let Some(error) = cause {
-        match error.downcast_ref::<io::Error>() {
-            Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                return "connection refused: are the members running, and do they listen there?"
-                    .into();
-            }
-            Some(error) => return error.to_string(),
-            None => cause = error.source(),
-        }
+    std::iter::successors(first, |error| error.source())
+}
+
+/// True if the request was not sent, because there is no connection to the member: another member
+/// may be asked at once, also for a write.
+pub(super) fn was_not_sent(error: &Error) -> bool {
+    chain(error).any(|cause| cause.is::<tonic::ConnectError>())
+}
+
+/// True if another member may answer the next request.
+pub(super) fn is_of_the_member(error: &Error) -> bool {
+    kind(error) == StoreErrorKind::Unavailable
+}
+
+/// The cause of an error, in words: the client's own text contains internals of its types.
+fn text(error: &Error) -> String {
+    if let Some(error) = chain(error).find_map(|cause| cause.downcast_ref::<io::Error>()) {
+        return error.to_string();
     }
     match error {
         Error::GRpcStatus(status) if status.message().is_empty() => {

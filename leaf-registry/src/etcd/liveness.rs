@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use etcd_client::PutOptions;
+use etcd_client::{Client, PutOptions};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster::Cluster;
@@ -44,9 +44,10 @@ impl Liveness {
         let interval = self.interval;
         let task = tokio::spawn(async move {
             loop {
-                let kept = keep(&cluster, &lease, &key, &address, interval);
+                let keep = |client| keep(client, &lease, &key, &address, interval);
+                let kept = cluster.ask("show that this node is alive", keep);
                 let why = match tokio::time::timeout(PATIENCE, kept).await {
-                    Ok(kept) => cluster.answer(kept).await.err().map(|error| error.to_string()),
+                    Ok(kept) => kept.err().map(|error| error.to_string()),
                     Err(_) => Some(format!("no answer within {PATIENCE:?}")),
                 };
                 if let Some(why) = why {
@@ -63,22 +64,22 @@ impl Liveness {
     pub(super) async fn withdraw(&self) {
         *self.task() = None;
         let lease = self.lease.lock().expect("no holder of this lock panics").take();
-        if let (Some(lease), Ok(mut client)) = (lease, self.cluster.client().await) {
+        if let Some(lease) = lease {
+            let revoke = |mut client: Client| async move { client.lease_revoke(lease).await };
             // Else it ends by itself.
-            let _ = client.lease_revoke(lease).await;
+            let _ = self.cluster.ask("revoke the lease of this node", revoke).await;
         }
     }
 }
 
 /// Grants an etcd lease and puts the key, or keeps the existing lease alive.
 async fn keep(
-    cluster: &Cluster,
+    mut client: Client,
     lease: &Mutex<Option<i64>>,
     key: &str,
     address: &str,
     interval: Duration,
 ) -> Result<(), etcd_client::Error> {
-    let mut client = cluster.client().await?;
     let held = *lease.lock().expect("no holder of this lock panics");
     if let Some(id) = held {
         let (mut keeper, mut answers) = client.lease_keep_alive(id).await?;

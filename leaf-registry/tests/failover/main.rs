@@ -195,3 +195,26 @@ async fn etcd_needs_no_guard() {
     assert!(ranges.len() > 50, "{}", ranges.len());
     assert!(!overlaps(&mut ranges));
 }
+
+/// A member that is down costs no request: commands, and probes of health, send one alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_of_etcd_that_is_down_costs_no_request() {
+    let cluster = Arc::new(spawn_blocking(|| Etcd::start(3)).await.unwrap());
+    let url = Etcd::url(&cluster.ports(), "leaf");
+    let before = open(&url, None).await;
+    create(&before).await;
+    let killed = Arc::clone(&cluster);
+    spawn_blocking(move || killed.crash_leader()).await.unwrap();
+    // Until the others have elected one.
+    next(&*before.store).await;
+
+    let mut failed = Vec::new();
+    for _ in 0..20 {
+        // Each begins with any member.
+        let store = open(&url, None).await.store;
+        failed.extend(store.allocate(&orders(), step(10), step(10).into()).await.err());
+        failed.extend(all_tags(&*store).await.err());
+    }
+
+    assert!(failed.is_empty(), "{} of 40: {}", failed.len(), failed[0]);
+}
