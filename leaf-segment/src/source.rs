@@ -294,6 +294,15 @@ pub trait TagStore: SegmentSource {
         generation: Option<TagGeneration>,
     ) -> BoxFuture<'a, Result<i64, SealError>>;
 
+    /// Checks that a sealed record of this tag could be deleted, and what it granted be kept: a seal
+    /// cannot be taken back. By default every store can.
+    ///
+    /// # Errors
+    /// What [`Self::delete`] would end with; failures of the store.
+    fn try_deleting<'a>(&'a self, _tag: &'a Tag) -> StoreFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Removes a record that is sealed and of this generation. What its settings recorded at the
     /// sealing is kept ([`Self::ended`]).
     ///

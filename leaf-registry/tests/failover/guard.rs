@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leaf_core::{Clock as _, SystemClock, Tag, UnixMillis};
 use leaf_segment::NewTag;
-use leaf_segment::admin::{Confirm, Reopening, TagAdmin, TagSpec};
+use leaf_segment::admin::{Confirm, Reopening, TagAdmin, TagAdminError, TagSpec};
 use leaf_segment::store::Expected;
 use leaf_shape::Day;
 use leaf_shape::Period;
@@ -481,6 +481,41 @@ async fn few_rights_are_enough() {
         let refused = few.store.create(&new).await.unwrap_err();
         assert!(refused.to_string().contains("grant INSERT and DELETE on it"), "{refused}");
         assert!(store.store.tag(&new.tag).await.unwrap().is_none());
+        server.drop_user(user).await;
+    }
+}
+
+/// A seal cannot be taken back: a tag that the user may not delete, or whose end nothing would
+/// keep, goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tag_that_cannot_be_deleted_is_not_sealed() {
+    for server in Server::both().await {
+        let all = open(&server.url(), None).await;
+        create(&all).await;
+        let user = server.user("half").await;
+        let few = open(&user.url, None).await;
+        let refused = async |right: &str, table: &str| {
+            server.grant(right, table, &user).await;
+            let refused = TagAdmin::new(&*few.store).delete(&orders(), Confirm::Yes).await;
+            assert!(
+                matches!(refused, Err(TagAdminError::Store(_))),
+                "{right} {table}: {refused:?}"
+            );
+            next(&*all.store).await
+        };
+
+        // A Java Leaf's rights, then all in its table, then all but the last.
+        refused("SELECT, UPDATE", "leaf_alloc").await;
+        refused("INSERT, DELETE", "leaf_alloc").await;
+        refused("SELECT", "leaf_tag_settings").await;
+        refused("INSERT", "leaf_tag_settings").await;
+        server.revoke("DELETE", "leaf_alloc", &user).await;
+        let last = refused("UPDATE, DELETE", "leaf_tag_settings").await;
+
+        server.grant("DELETE", "leaf_alloc", &user).await;
+        let deleted = TagAdmin::new(&*few.store).delete(&orders(), Confirm::Yes).await.unwrap();
+        assert_eq!(deleted.ended.unwrap().next, last.end());
+        assert_eq!(all.store.ended(&orders()).await.unwrap(), deleted.ended);
         server.drop_user(user).await;
     }
 }

@@ -504,6 +504,9 @@ impl<'a> TagAdmin<'a> {
             let ended = if record.is_sealed() { record.ended() } else { Some(next) };
             return Ok(Deleted { record, ended });
         }
+        if !record.is_sealed() {
+            self.store.try_deleting(tag).await?;
+        }
         let generation = record.generation();
         let (record, ended) = self.seal(record, meaning).await?;
         match (self.store.delete(tag, generation).await, ended) {
