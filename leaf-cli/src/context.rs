@@ -137,6 +137,10 @@ pub(crate) fn run(command: Context, place: &Place, output: Output) -> Result<Don
                 let why = "a context names servers and a configuration: write the store into the file of --config";
                 return Err(ConfigError::new(why).into());
             }
+            if all.contexts.contains_key(&name) {
+                let why = format!("context {name} exists: `leaf context remove {name}` first");
+                return Err(ConfigError::new(why).into());
+            }
             if servers.server.is_empty() && place.config.is_empty() {
                 return Err(ConfigError::new("give --server, or --config, or both").into());
             }

@@ -172,11 +172,15 @@ async fn decode_id(
 
 /// Runs `leaf doctor` on the stores of one data centre, or compares those of several.
 async fn examine(place: &Place, output: Output) -> anyhow::Result<Done> {
+    let of_nodes = place.store.is_empty().then(|| config::read(place)).transpose()?;
     let mut centres = Vec::new();
-    for place in place.each() {
-        centres.push(Stores::open(&place).await?);
+    // Nodes without segment mode have no store.
+    if of_nodes.as_ref().is_none_or(|config| config.segment.enabled) {
+        for place in place.each() {
+            centres.push(Stores::open(&place).await?);
+        }
     }
-    let done = doctor::run(&centres, output).await;
+    let done = doctor::run(&centres, of_nodes.as_ref(), output).await;
     for centre in &centres {
         centre.close().await;
     }

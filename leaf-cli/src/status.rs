@@ -42,6 +42,7 @@ struct Store {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Flakes {
+    identity: String,
     worker: Option<u32>,
     pub(crate) clock_ahead_ms: Option<i64>,
     local_ceiling_ms: String,
@@ -248,11 +249,17 @@ fn notes(rows: &[Shown], now: &Look, output: Output) -> String {
     }
     let hosts = |at: &str| at.rsplit_once(':').map_or(at, |(host, _)| host).to_owned();
     let asked: BTreeSet<_> = rows.iter().map(|row| hosts(&row.server)).collect();
-    let peers = now.iter().filter_map(|(_, status, _)| status.as_ref().ok()?.snowflake.as_ref());
-    let others: BTreeSet<_> = peers
+    let flakes: Vec<&Flakes> =
+        now.iter().filter_map(|(_, status, _)| status.as_ref().ok()?.snowflake.as_ref()).collect();
+    // A node that was asked by another address of its host is known by its identity.
+    let was_asked = |address: &String| {
+        asked.contains(&hosts(address)) || flakes.iter().any(|it| it.identity == *address)
+    };
+    let others: BTreeSet<_> = flakes
+        .iter()
         .flat_map(|it| &it.peers)
         .map(|peer| peer.address.clone())
-        .filter(|address| !asked.contains(&hosts(address)))
+        .filter(|address| !was_asked(address))
         .collect();
     if !others.is_empty() {
         let others = others.into_iter().collect::<Vec<_>>().join(", ");

@@ -24,6 +24,9 @@ pub(crate) struct Stores {
     pub(crate) shards: Shards<Store>,
     /// The data directory of this host's node, if there is one.
     pub(crate) data_dir: PathBuf,
+    /// Whether that node's high-water marks are those of these stores: they are configured, or the
+    /// command line names both a store and the directory.
+    pub(crate) has_marks: bool,
     /// The whole configuration.
     pub(crate) config: Config,
 }
@@ -53,7 +56,8 @@ impl Stores {
             })
         };
         let shards = config.segment.stores().placed().try_map(open).await?;
-        Ok(Self { shards, data_dir: config.data_dir.clone(), config })
+        let has_marks = !is_named || place.data_dir.is_some();
+        Ok(Self { shards, data_dir: config.data_dir.clone(), has_marks, config })
     }
 
     /// The keys of scrambled ids, from `segment.keys_file`. Read where they are needed only: few

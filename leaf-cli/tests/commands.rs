@@ -277,6 +277,15 @@ fn tags_of_other_kinds_are_made_told_and_taken_apart() {
 
 /// Tags of two data centres that can have the same id are named; those in slices of their own are
 /// not.
+/// Such a node never makes the SQLite file of the default configuration.
+#[test]
+fn the_doctor_wants_no_store_of_nodes_without_segment_mode() {
+    let home = tempfile::tempdir().unwrap();
+    let off = [("LEAF_SEGMENT__ENABLED", "false")];
+    assert_eq!(leaf_with(home.path(), &["doctor"], &off).ok(), "nothing found\n");
+    assert!(leaf(home.path(), &["doctor"]).failed(2).contains("does not exist"));
+}
+
 #[test]
 fn the_doctor_compares_two_centres() {
     let home = home();

@@ -19,8 +19,9 @@ use leaf_segment::store::{
 use leaf_segment::{NewTag, StoreError, StoreErrorKind, TagRecord, TagStore};
 
 /// Error text for a store that refused to replace a `max_id` although it was the expected value.
-pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated from it since: let one do \
-                              so, then try again";
+pub(crate) const AFTER_FAILOVER: &str = "its database has failed over and no node has allocated since from the table that \
+                              keeps such tags (leaf_alloc the plain ones, leaf_sequence all others): let one do so, \
+                              then try again";
 
 /// Error text: a family cannot be moved. Whether the family or its members were moved first, a node
 /// could make a member in one store while the other store uses a tag of the same name.

@@ -137,7 +137,7 @@ impl FromStr for StoreUrl {
         match BACKENDS.iter().find(of_scheme) {
             Some(backend) => Ok(Self { backend, url: (backend.check)(text)? }),
             None if Self::has_scheme_of(text) => Err(SettingError::new(format!(
-                "this program was built without the feature for {scheme}; write one of {FORMS}"
+                "this program was built without the feature for {scheme}: build it with that feature"
             ))),
             None => Err(SettingError::new(format!("unknown kind of store: write one of {FORMS}"))),
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use comfy_table::CellAlignment::Left;
 use leaf_core::{Clock as _, Tag};
+use leaf_node::config::Config;
 use leaf_node::hints;
 use leaf_segment::store::{MOST_RECORDS, TagSettingsError};
 use leaf_segment::{NewTag, StoreError, TagRecord};
@@ -49,22 +50,31 @@ impl Row for Finding {
     }
 }
 
-/// Checks every store, and compares those of several data centres. If something was found, the
-/// result also has an error, for scripts.
-pub(crate) async fn run(centres: &[Stores], output: Output) -> Result<Done> {
+/// Checks every store, and compares those of several data centres. With the configuration of nodes
+/// also checks their registry and clocks. If something was found, the result also has an error, for
+/// scripts.
+pub(crate) async fn run(
+    centres: &[Stores],
+    of_nodes: Option<&Config>,
+    output: Output,
+) -> Result<Done> {
     let mut findings = Vec::new();
+    let marks: HashMap<Tag, i64> = match centres {
+        // A file that cannot be read is the server's to tell of: its owner may be another user.
+        [centre] if centre.has_marks => {
+            leaf_node::read_marks(&centre.data_dir).unwrap_or_default().into_iter().collect()
+        }
+        _ => HashMap::new(),
+    };
     for (at, centre) in centres.iter().enumerate() {
-        look(centre, &centres[..at], &mut findings).await;
+        look(centre, &centres[..at], &marks, &mut findings).await;
     }
-    if let [centre] = centres
-        && centre.config.snowflake.enabled
-        && centre.shards.iter().all(|store| store.place.is_some())
-    {
+    if let Some(config) = of_nodes.filter(|config| config.snowflake.enabled) {
         let mut found = |place: String, finding: String| {
             findings.push(Finding { store: place, finding });
         };
-        let registry = workers::look(&centre.config, &mut found).await;
-        clocks::look(&centre.config, registry.as_ref(), &mut found).await;
+        let registry = workers::look(config, &mut found).await;
+        clocks::look(config, registry.as_ref(), &mut found).await;
     }
     if findings.is_empty() {
         return Ok(output::one(&findings, "nothing found".into(), output).into());
@@ -101,6 +111,10 @@ async fn stray(record: &TagRecord, owner: &Store) -> String {
     let there = owner.open.store.tag(&record.tag).await;
     let what = match there {
         _ if record.is_sealed() => "it is sealed: delete it here with `leaf --store`".into(),
+        // A generation is drawn for each record.
+        Ok(Some(there)) if there.generation().is_some_and(|it| record.generation() == Some(it)) => {
+            "it is the same record there: if both URLs lead to one database, name that once".into()
+        }
         Ok(Some(there)) if leaf_node::is_open(&there) => format!(
             "it is open there, too, and both may have granted the same ids: stop its use, advance it there above all ids that \
              either granted (here below {}), then delete it here with `leaf --store`",
@@ -156,9 +170,8 @@ async fn misplaced(
             hints::quoted(tag)
         ));
     }
-    // The node of this host knows the configured stores.
     let is_below = marks.get(&record.tag).is_some_and(|mark| record.max_id < *mark);
-    match store.place.is_some() && is_here && is_below {
+    match is_here && is_below {
         true => went_back(stores, store, record).await,
         false => None,
     }
@@ -208,10 +221,12 @@ fn unusable(record: &TagRecord, keys: Option<&KeyRing>, found: &mut impl FnMut(S
 
 /// Checks every store of one configuration, and compares it with those of `before`. A store that
 /// cannot be read is itself a finding; the others are still checked.
-async fn look(stores: &Stores, before: &[Stores], findings: &mut Vec<Finding>) {
-    // A file that cannot be read is the server's to tell of: its owner may be another user.
-    let marks = leaf_node::read_marks(&stores.data_dir).unwrap_or_default();
-    let marks: HashMap<Tag, i64> = marks.into_iter().collect();
+async fn look(
+    stores: &Stores,
+    before: &[Stores],
+    marks: &HashMap<Tag, i64>,
+    findings: &mut Vec<Finding>,
+) {
     for store in stores.shards.iter() {
         let mut found = |finding: String| {
             findings.push(Finding { store: store.url.to_string(), finding });
@@ -220,7 +235,7 @@ async fn look(stores: &Stores, before: &[Stores], findings: &mut Vec<Finding>) {
             Ok(doubts) => doubts.into_iter().for_each(&mut found),
             Err(error) => found(hints::with(&error, hints::of_store(error.kind()))),
         }
-        if let Err(error) = look_at_tags(stores, store, before, &marks, findings).await {
+        if let Err(error) = look_at_tags(stores, store, before, marks, findings).await {
             let store = store.url.to_string();
             findings.push(Finding { store, finding: error.to_string() });
             continue;

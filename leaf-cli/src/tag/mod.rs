@@ -258,13 +258,16 @@ async fn list(
     let trouble = failed
         .map(|(url, error)| exit::with(exit::FAILED, anyhow!(error).context(url.to_string())));
     let next = list.next.map(|next| next.to_string());
-    let text = part(&shown.collect::<Vec<_>>(), next, family.as_ref(), limit, "", output);
+    // A URL may have a password, which is not shown again.
+    let is_named = stores.shards.iter().any(|store| store.place.is_none());
+    let way = if is_named { " --store URL" } else { "" };
+    let text = part(&shown.collect::<Vec<_>>(), next, family.as_ref(), limit, way, output);
     Ok(Done::but(text, trouble))
 }
 
 /// Formats one part of the list of tags. If there are more, standard error names the command that
-/// shows the next ones; `way` is the option with which that command asks the same server, like
-/// ` --server URL`. It is empty if stores are read directly.
+/// shows the next ones; `way` is the option with which that command asks the same server or store,
+/// like ` --server URL`. It is empty if the configured stores are read.
 pub(crate) fn part(
     tags: &[TagShown],
     next: Option<String>,

@@ -20,7 +20,7 @@ pub(super) fn classify(operation: String, url: &HostList, error: &Error) -> Stor
              to prevent it, see \"etcd\" in docs/stores.md"
         )
     } else if was_not_sent(error) {
-        format!("no member of {url} accepts a connection: {text}")
+        format!("no connection to {}: {text}", url.hosts().join(", "))
     } else if needs_login(error) && url.login().is_none() {
         format!("{text}: the URL needs user:password@ before the hosts")
     } else {
@@ -53,8 +53,12 @@ pub(super) fn is_of_the_member(error: &Error) -> bool {
 
 /// The cause of an error, in words: the client's own text contains internals of its types.
 fn text(error: &Error) -> String {
-    if let Some(error) = chain(error).find_map(|cause| cause.downcast_ref::<io::Error>()) {
-        return error.to_string();
+    match chain(error).find_map(|cause| cause.downcast_ref::<io::Error>()) {
+        Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return "connection refused: are the members running, and do they listen there?".into();
+        }
+        Some(error) => return error.to_string(),
+        None => {}
     }
     match error {
         Error::GRpcStatus(status) if status.message().is_empty() => {

@@ -275,6 +275,7 @@ async fn what_keeps_a_connection_away_is_told() {
         };
         let refused = told(&format!("127.0.0.1:{closed}")).await;
         assert!(refused.contains("connection refused: "), "{refused}");
+        assert!(refused.contains(&format!("127.0.0.1:{closed}")), "{refused}");
         let nobody = told("no-such-host.invalid:3306").await;
         assert!(nobody.contains("lookup") || nobody.contains("not known"), "{nobody}");
         if scheme != "etcd" {
