@@ -275,8 +275,6 @@ fn tags_of_other_kinds_are_made_told_and_taken_apart() {
     run(&["tag", "list"]).ok();
 }
 
-/// Tags of two data centres that can have the same id are named; those in slices of their own are
-/// not.
 /// Such a node never makes the SQLite file of the default configuration.
 #[test]
 fn the_doctor_wants_no_store_of_nodes_without_segment_mode() {
@@ -286,6 +284,8 @@ fn the_doctor_wants_no_store_of_nodes_without_segment_mode() {
     assert!(leaf(home.path(), &["doctor"]).failed(2).contains("does not exist"));
 }
 
+/// Tags of two data centres that can have the same id are named; those in slices of their own are
+/// not.
 #[test]
 fn the_doctor_compares_two_centres() {
     let home = home();

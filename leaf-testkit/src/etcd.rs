@@ -145,6 +145,24 @@ impl Etcd {
     /// # Panics
     /// When there is no leader.
     pub fn crash_leader(&self) -> usize {
+        let leader = self.leader();
+        self.crash(leader);
+        leader
+    }
+
+    /// Stops a member that does not lead: it accepts connections, and answers nothing.
+    ///
+    /// # Panics
+    /// When there is no leader, or no other member.
+    pub fn freeze_follower(&self) {
+        let leader = self.leader();
+        let follower = (0..self.members.len()).find(|member| *member != leader);
+        let follower = &self.members[follower.expect("several members")];
+        follower.process.lock().expect("no holder of this lock panics").signal("STOP");
+    }
+
+    /// The number of the member that leads.
+    fn leader(&self) -> usize {
         let status = self.ctl(&["endpoint", "status", "--write-out=fields"]);
         let field = |name: &str| -> Vec<u64> {
             let values = status.lines().filter_map(|line| {
@@ -154,9 +172,7 @@ impl Etcd {
         };
         let leader = field("Leader")[0];
         let number = field("MemberID").iter().position(|member| *member == leader);
-        let number = number.unwrap_or_else(|| panic!("no leader: {status}"));
-        self.members[number].process.lock().expect("no holder of this lock panics").kill();
-        number
+        number.unwrap_or_else(|| panic!("no leader: {status}"))
     }
 
     /// Kills a member, as a crash would.

@@ -59,13 +59,20 @@ pub(crate) async fn run(
     output: Output,
 ) -> Result<Done> {
     let mut findings = Vec::new();
-    let marks: HashMap<Tag, i64> = match centres {
-        // A file that cannot be read is the server's to tell of: its owner may be another user.
-        [centre] if centre.has_marks => {
-            leaf_node::read_marks(&centre.data_dir).unwrap_or_default().into_iter().collect()
+    let mut marks = HashMap::new();
+    if let [centre] = centres
+        && centre.has_marks
+    {
+        match leaf_node::read_marks(&centre.data_dir) {
+            Ok(read) => marks.extend(read),
+            // Of the configured directory it is the server's to tell: its owner may be another user.
+            Err(_) if of_nodes.is_some() => {}
+            Err(error) => {
+                let store = centre.data_dir.display().to_string();
+                findings.push(Finding { store, finding: error.to_string() });
+            }
         }
-        _ => HashMap::new(),
-    };
+    }
     for (at, centre) in centres.iter().enumerate() {
         look(centre, &centres[..at], &marks, &mut findings).await;
     }
@@ -113,7 +120,9 @@ async fn stray(record: &TagRecord, owner: &Store) -> String {
         _ if record.is_sealed() => "it is sealed: delete it here with `leaf --store`".into(),
         // A generation is drawn for each record.
         Ok(Some(there)) if there.generation().is_some_and(|it| record.generation() == Some(it)) => {
-            "it is the same record there: if both URLs lead to one database, name that once".into()
+            "it is the same record there. If both URLs lead to one database, name that once; if one is a copy of the other, \
+             both may have granted the same ids"
+                .into()
         }
         Ok(Some(there)) if leaf_node::is_open(&there) => format!(
             "it is open there, too, and both may have granted the same ids: stop its use, advance it there above all ids that \
@@ -139,9 +148,14 @@ async fn went_back(stores: &Stores, store: &Store, record: &TagRecord) -> Option
     };
     let mark = mark()?;
     let record = store.open.store.tag(tag).await.ok()??;
+    let own = if store.place.is_some() {
+        ""
+    } else {
+        "if the node of that data directory uses this store: "
+    };
     (record.max_id < mark).then(|| {
         format!(
-            "tag {tag} went back to {}, and the node of {} was granted ids below {mark}: look at all nodes (`leaf doctor` with \
+            "{own}tag {tag} went back to {}, and the node of {} was granted ids below {mark}: look at all nodes (`leaf doctor` with \
              the --data-dir of each, or their /readyz), then `leaf tag advance {tag} --at-least N` with the greatest number",
             record.max_id,
             stores.data_dir.display(),

@@ -7,30 +7,37 @@
 //! linearizable read carries id and revision. In a cluster that did not go back, this revision is
 //! never lower than one that was seen before the request was sent.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use etcd_client::{
     Client, Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, Txn,
     TxnOp, TxnResponse,
 };
 use leaf_segment::{StoreError, StoreErrorKind};
+use tokio::time::Instant;
 
 use super::config;
-use super::error::{classify, is_of_the_member, needs_login, was_not_sent};
+use super::error::{classify, is_of_the_member, was_not_sent};
 use crate::host_list::HostList;
 
 /// How many keys one request reads.
 const PAGE: i64 = 1000;
+/// A request that takes longer has met a member that does not answer, or a slow cluster.
+const LONG: Duration = Duration::from_millis(500);
 
-/// A connection to one member of a cluster: made when it is first used, and anew after the cluster
-/// refused the login.
+/// A connection to one member of a cluster, made when it is first used.
 ///
-/// The next member gets the requests once one does not answer. A member that is down costs nobody a
-/// request: what could not be sent goes to the next one at once. (The client's own balancing over
-/// several members asks one that is down again and again.)
+/// The next member gets the requests once one does not answer, or refuses the login. A member that
+/// accepts no connection costs nobody a request: what could not be sent goes to the next one at
+/// once. (The client's own balancing over several members asks one that is down again and again.)
 pub(super) struct Cluster {
     url: HostList,
-    member: tokio::sync::Mutex<Member>,
+    /// The number of the connection that requests use; modulo the number of members, the place of
+    /// its member in the URL.
+    turn: AtomicUsize,
+    /// The last connection, and its number.
+    connection: tokio::sync::Mutex<Option<(usize, Client)>>,
     /// The cluster's id, once an answer has shown it; 0 before.
     id: AtomicU64,
     /// The greatest revision of any answer.
@@ -39,12 +46,21 @@ pub(super) struct Cluster {
     went_back: AtomicBool,
 }
 
-/// The member that gets the requests.
-struct Member {
-    /// The number of this connection; modulo the number of members, the member's place in the URL.
+/// A request that is under way. Dropped without an answer after [`LONG`], it leaves the member: the
+/// caller did not wait until the request failed.
+struct Sent<'a> {
+    cluster: &'a Cluster,
     turn: usize,
-    /// `None` as long as nothing was sent.
-    client: Option<Client>,
+    begun: Instant,
+    answered: bool,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.begun.elapsed() > LONG {
+            self.cluster.leave(self.turn);
+        }
+    }
 }
 
 impl std::fmt::Debug for Cluster {
@@ -57,10 +73,11 @@ impl Cluster {
     /// A cluster that nobody has connected to yet. Begins with any member: many nodes share the
     /// members.
     pub(super) fn new(url: HostList) -> Self {
-        let turn = fastrand::usize(..url.hosts().len());
+        let first = fastrand::usize(..url.hosts().len());
         Self {
             url,
-            member: tokio::sync::Mutex::new(Member { turn, client: None }),
+            turn: AtomicUsize::new(first),
+            connection: tokio::sync::Mutex::default(),
             id: AtomicU64::new(0),
             revision: AtomicI64::new(0),
             went_back: AtomicBool::new(false),
@@ -79,16 +96,20 @@ impl Cluster {
     {
         let mut left = self.url.hosts().len();
         loop {
-            let (turn, client) = self.client().await;
-            let answer = match client {
+            let turn = self.turn.load(Ordering::Relaxed);
+            let mut sent = Sent { cluster: self, turn, begun: Instant::now(), answered: false };
+            let answer = match self.client(&mut sent.turn).await {
                 Ok(client) => request(client).await,
                 Err(error) => Err(error),
             };
+            sent.answered = true;
             let error = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            self.leave(turn, &error).await;
+            if is_of_the_member(&error) {
+                self.leave(sent.turn);
+            }
             left -= 1;
             if left == 0 || !was_not_sent(&error) {
                 return Err(classify(operation.into(), &self.url, &error));
@@ -96,33 +117,27 @@ impl Cluster {
         }
     }
 
-    /// Returns the client and the number of its connection; connects first if there is none. Cheap
-    /// to call: clones share one connection.
-    async fn client(&self) -> (usize, Result<Client, etcd_client::Error>) {
-        let mut member = self.member.lock().await;
-        let turn = member.turn;
-        if let Some(client) = &member.client {
-            return (turn, Ok(client.clone()));
+    /// Returns the client, and sets `turn` to the number of its connection; connects first if there
+    /// is none. Cheap to call: clones share one connection.
+    async fn client(&self, turn: &mut usize) -> Result<Client, etcd_client::Error> {
+        let mut connection = self.connection.lock().await;
+        *turn = self.turn.load(Ordering::Relaxed);
+        if let Some((number, client)) = &*connection
+            && number == turn
+        {
+            return Ok(client.clone());
         }
         let hosts = self.url.hosts();
-        let host = [&hosts[turn % hosts.len()]];
-        let connected = Client::connect(host, Some(config::options(&self.url))).await;
-        (turn, connected.map(|client| member.client.insert(client).clone()))
+        let host = [&hosts[*turn % hosts.len()]];
+        let client = Client::connect(host, Some(config::options(&self.url))).await?;
+        Ok(connection.insert((*turn, client)).1.clone())
     }
 
-    /// Gives up the connection of this number after an error that another one may not have: after a
-    /// refused login the next request connects to the same member, else to the next one.
-    async fn leave(&self, turn: usize, error: &etcd_client::Error) {
-        let members = match needs_login(error) {
-            true => self.url.hosts().len(),
-            false if is_of_the_member(error) => 1,
-            false => return,
-        };
-        let mut member = self.member.lock().await;
-        // Unless another request has done so.
-        if member.turn == turn {
-            *member = Member { turn: turn.wrapping_add(members), client: None };
-        }
+    /// Makes the next request connect to the next member, unless another request has left the
+    /// connection of this number already.
+    fn leave(&self, turn: usize) {
+        let next = turn.wrapping_add(1);
+        let _ = self.turn.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Sends one transaction; its error is classified.

@@ -46,9 +46,10 @@ pub(super) fn was_not_sent(error: &Error) -> bool {
     chain(error).any(|cause| cause.is::<tonic::ConnectError>())
 }
 
-/// True if another member may answer the next request.
+/// True if another member may answer the next request. A learner, which is no full member yet,
+/// refuses most requests.
 pub(super) fn is_of_the_member(error: &Error) -> bool {
-    kind(error) == StoreErrorKind::Unavailable
+    kind(error) == StoreErrorKind::Unavailable || text(error).contains("for learner")
 }
 
 /// The cause of an error, in words: the client's own text contains internals of its types.
@@ -71,7 +72,7 @@ fn text(error: &Error) -> String {
 
 /// True if the cluster no longer accepts our login: users or roles have changed since, which
 /// invalidates every token.
-pub(super) fn needs_login(error: &Error) -> bool {
+fn needs_login(error: &Error) -> bool {
     let Error::GRpcStatus(status) = error else { return false };
     let text = status.message();
     status.code() as i32 == UNAUTHENTICATED

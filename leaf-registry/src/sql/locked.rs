@@ -442,27 +442,19 @@ impl<D: Dialect> TagStore for SqlStore<D> {
         })
     }
 
-    /// Deletes the record, and takes that back.
+    /// Deletes a tag that cannot exist: a database checks the rights of a statement, and whether it
+    /// may write, before it looks for rows.
     fn try_deleting<'a>(&'a self, tag: &'a Tag) -> StoreFuture<'a, ()> {
-        Box::pin(async move {
-            // Where no transaction is begun here, in SQLite, there are no rights either.
-            if D::BEGIN.is_none() {
-                return Ok(());
-            }
-            let operation = operation::<D>("delete", tag);
-            run(&self.connections, Access::TransactionThenClose, operation, async |connection| {
-                if let Some(limit) = D::LIMIT_LOCKS {
-                    D::run_text(connection, limit).await?;
-                }
-                let name = [Value::Tag(tag.as_str())];
-                // Only this table keeps what a deleted tag granted.
-                D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await?;
-                let locked = self.lock(connection, tag).await?;
-                D::execute(connection, locked.table.delete, &name).await?;
-                Ok(Self::end(connection, "ROLLBACK").await?)
-            })
-            .await
-        })
+        let operation = operation::<D>("delete", tag);
+        Box::pin(run(&self.connections, Access::Write, operation, async move |connection| {
+            let name = [Value::Tag(tag.as_str())];
+            // Only this table keeps what a deleted tag granted.
+            D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await?;
+            let row = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await?;
+            let table = if row.is_empty() { D::SEQUENCE } else { D::ALLOC };
+            D::execute(connection, table.delete, &[Value::Tag(" of no tag")]).await?;
+            Ok(())
+        }))
     }
 
     fn delete<'a>(

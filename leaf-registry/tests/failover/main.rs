@@ -196,7 +196,7 @@ async fn etcd_needs_no_guard() {
     assert!(!overlaps(&mut ranges));
 }
 
-/// A member that is down costs no request: commands, and probes of health, send one alone.
+/// A member that refuses connections costs no request: commands, and probes of health, send one alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_of_etcd_that_is_down_costs_no_request() {
     let cluster = Arc::new(spawn_blocking(|| Etcd::start(3)).await.unwrap());
@@ -217,4 +217,25 @@ async fn a_member_of_etcd_that_is_down_costs_no_request() {
     }
 
     assert!(failed.is_empty(), "{} of 40: {}", failed.len(), failed[0]);
+}
+
+/// Callers that give up before the deadline of a request lose one request to a frozen member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_member_of_etcd_costs_one_request() {
+    let cluster = Arc::new(spawn_blocking(|| Etcd::start(3)).await.unwrap());
+    let url = Etcd::url(&cluster.ports(), "leaf");
+    create(&open(&url, None).await).await;
+    let frozen = Arc::clone(&cluster);
+    spawn_blocking(move || frozen.freeze_follower()).await.unwrap();
+
+    let orders = orders();
+    for _ in 0..20 {
+        let store = open(&url, None).await.store;
+        let mut failed = 0;
+        for _ in 0..3 {
+            let read = tokio::time::timeout(Duration::from_secs(1), store.tag(&orders));
+            failed += u32::from(!matches!(read.await, Ok(Ok(_))));
+        }
+        assert!(failed <= 1, "{failed} of 3");
+    }
 }

@@ -505,6 +505,8 @@ impl<'a> TagAdmin<'a> {
             return Ok(Deleted { record, ended });
         }
         if !record.is_sealed() {
+            // The seal writes into them what the tag granted.
+            readable_settings(&record)?;
             self.store.try_deleting(tag).await?;
         }
         let generation = record.generation();
