@@ -294,8 +294,9 @@ pub trait TagStore: SegmentSource {
         generation: Option<TagGeneration>,
     ) -> BoxFuture<'a, Result<i64, SealError>>;
 
-    /// Checks that a sealed record of this tag could be deleted, and what it granted be kept: a seal
-    /// cannot be taken back. By default every store can.
+    /// Checks, before the tag is sealed, that [`Self::delete`] would be allowed, and that the store has
+    /// a place for what the tag granted. A seal cannot be undone: a tag that is sealed and cannot be
+    /// deleted gives no ids. The default checks nothing: it is for stores without such rights.
     ///
     /// # Errors
     /// What [`Self::delete`] would end with; failures of the store.

@@ -450,7 +450,8 @@ impl<D: Dialect> TagStore for SqlStore<D> {
             let name = [Value::Tag(tag.as_str())];
             // Only this table keeps what a deleted tag granted.
             D::fetch(connection, D::SETTINGS.read, &name, SETTINGS_COLUMNS).await?;
-            let row = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await?;
+            let row = D::fetch(connection, D::ALLOC.read, &name, ALLOC_COLUMNS).await;
+            let row = no_row_if_tag_unencodable::<D, _>(row)?;
             let table = if row.is_empty() { D::SEQUENCE } else { D::ALLOC };
             D::execute(connection, table.delete, &[Value::Tag(" of no tag")]).await?;
             Ok(())

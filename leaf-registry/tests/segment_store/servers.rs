@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leaf_segment::admin::TagSpec;
+use leaf_segment::admin::{Confirm, TagAdmin, TagSpec};
 use leaf_segment::store::Expected;
 use leaf_segment::{NewTag, StoreErrorKind, TagStore};
 use leaf_shape::keys::KeyRing;
@@ -41,6 +41,9 @@ async fn tags_are_compared_as_bytes_whatever_the_columns_collation() {
         assert!(all_tags(&*store).await.unwrap().len() > 1, "{change}");
         let kind = refusal(store.allocate(&tag("🍃"), step(10), step(10).into())).await;
         assert_eq!(kind, StoreErrorKind::UnknownTag, "{change}");
+        // A tag of the other table, whose name the column cannot hold.
+        store.create(&NewTag::strict(tag("🍃"))).await.unwrap();
+        TagAdmin::new(&*store).delete(&tag("🍃"), Confirm::Yes).await.unwrap();
     }
 }
 

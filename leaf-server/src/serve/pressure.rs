@@ -26,8 +26,8 @@ const HIGH: Duration = Duration::from_millis(5);
 /// A thread is also overloaded if a new connection waits longer than this for its first turn. More
 /// than [`HIGH`], since connections that come at once wait for each other.
 const NEWCOMER: Duration = Duration::from_millis(20);
-/// An overload lasts if second turns are late: so many readings of them were above [`HIGH`], and none
-/// was below [`LOW`] meanwhile. A crowd of new clients delays first turns, and is over sooner.
+/// An overload lasts once this many readings of the second turn were above [`HIGH`], without one below
+/// [`LOW`] between them. A crowd of new clients delays only first turns, and is over sooner.
 const LASTS: u32 = 5;
 /// A thread whose tasks wait less than this for both turns is no longer overloaded.
 const LOW: Duration = Duration::from_millis(2);
